@@ -23,7 +23,7 @@ from transport.process.printable import listed
 from .access_tokens import LOCAL, Viewer
 from .page_answers import PackedAnswer, PageAnswers, answered
 from .page_shape import EVERYBODY, Page, Role, View
-from .page_state import PageState
+from .store_reading import PageState
 from .view_panel import FILE_KINDS, answer_model, links
 
 _API: Final = "/api/v1"

@@ -15,8 +15,7 @@ from pages.wording import SHARE, bin_low, bin_said, counted, value_said
 
 from .mix_views import FROM, how, named
 from .page_shape import FrameColumn, View, numbers_of
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 LEGEND: Final = (
     "The stronger, the larger the share; hatched is mostly noise. An empty column has no shares: "

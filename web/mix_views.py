@@ -32,8 +32,7 @@ from pages.wording import (
 )
 
 from .page_shape import FrameColumn, View, numbers_of
-from .page_state import ALL_MODELS, PageState
-from .store_reading import StoreReading
+from .store_reading import ALL_MODELS, PageState, StoreReading
 
 LINES: Final = 6
 ROWS: Final = 16

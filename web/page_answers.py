@@ -25,8 +25,7 @@ from pages.layout import Panel, Screen, rendered
 
 from .access_tokens import SeriesOwners, Viewer
 from .page_shape import Page, View
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unreadable
 from .view_panel import (
     FILE_KINDS,

@@ -18,8 +18,7 @@ from markupsafe import Markup
 from pages.trend_chart import TrendLine
 from pages.wording import Number, Unit
 
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 
 class Role(StrEnum):

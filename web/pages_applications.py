@@ -11,8 +11,7 @@ from pages.wording import SHARE, counted, plain
 
 from .mix_views import ROWS, MixViews, how, interval_rows, largest
 from .page_shape import FrameColumn, Page, View, choices
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 _NAME: Final = FrameColumn("name", "Application", "class of the application, or idle", say=plain)
 

@@ -12,8 +12,7 @@ from pages.wording import SHARE, counted, plain
 
 from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
 from .page_shape import Choice, FrameColumn, Page, View, choices, numbers_of
-from .page_state import ALL_MODELS, PageState
-from .store_reading import EVERY_MODEL, StoreReading
+from .store_reading import ALL_MODELS, EVERY_MODEL, PageState, StoreReading
 
 _FAMILY: Final = FrameColumn("name", "Family", "kernel family, or idle", say=plain)
 _MIX: Final = MixViews("family", _FAMILY, "kernel family", models=True)

@@ -12,8 +12,7 @@ from pages.wording import plain
 from .histogram_views import LEGEND, HistogramView, time_map
 from .mix_views import FROM, SHARE_COLUMN, how, measured, working
 from .page_shape import FrameColumn, Page, View, choices
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 
 def families(reading: StoreReading, state: PageState) -> pd.DataFrame:

@@ -13,8 +13,7 @@ from pages.wording import SHARE, counted
 from .histogram_views import time_map
 from .mix_views import FROM, trend_ways
 from .page_shape import EVERYBODY, FrameColumn, Page, View, choices
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 MOST_COLUMNS: Final = 48  # of the drawing: the table and the files have all
 

@@ -13,8 +13,7 @@ from wire.rejection import Reason
 
 from .histogram_views import COHORTS
 from .page_shape import EVERYBODY, FrameColumn, Page, View, choices
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 
 TRANSCRIPT_ADDRESS: Final = "/privacy/transcript"
 

@@ -15,7 +15,7 @@ from .access_tokens import SeriesOwners, Viewer
 from .page_answers import PageAnswers
 from .page_list import PAGES
 from .page_shape import Page, Role
-from .page_state import PageState
+from .store_reading import PageState
 from .store_watch import FAILURES, StoreState, StoreWatch, unreadable
 from .view_panel import notices, status_said
 

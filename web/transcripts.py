@@ -21,7 +21,6 @@ from pages.wording import ABSENT, counted
 from .access_tokens import Viewer
 from .application import PROBLEMS, admitted
 from .page_answers import PageAnswers
-from .page_state import PageState
 from .pages_privacy import PAGE, TRANSCRIPT_ADDRESS
 from .signed_chains import (
     ChainAnswer,
@@ -33,6 +32,7 @@ from .signed_chains import (
     compare,
     stored_chains,
 )
+from .store_reading import PageState
 from .store_watch import FAILURES, StoreStanding
 from .view_panel import links, notices
 

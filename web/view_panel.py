@@ -23,8 +23,7 @@ from pages.wording import ABSENT, Number, Unit, interval_said, plain, value_said
 
 from .access_tokens import Viewer
 from .page_shape import FrameColumn, Page, View, numbers_of
-from .page_state import PageState
-from .store_reading import StoreReading
+from .store_reading import PageState, StoreReading
 from .store_watch import StoreStanding, StoreState
 
 JsonCell = str | int | float | bool | None

@@ -26,8 +26,8 @@ from aggregator.protocol.interfaces import (
 )
 from transport.files.keyfiles import KeyFileRefused
 from transport.files.private_files import set_folder
-from transport.process.file_rights import user_name, way_to_own
 from transport.process.listening import why_not
+from transport.process.privileges import user_name, way_to_own
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,

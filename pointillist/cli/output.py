@@ -291,7 +291,7 @@ def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -
 
 def described(code: ExitCode, error: Exception, hint: str | None = None) -> CommandError:
     """Say what happened, without Python's error numbers, and the way out that the error knows."""
-    from transport.process.file_rights import way_in
+    from transport.process.privileges import way_in
 
     found = getattr(error, "found", None) or str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:

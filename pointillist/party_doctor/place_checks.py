@@ -18,7 +18,7 @@ from aggregator.party.health import is_present
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
 from transport.process.doctor_checks import Result, absent, broken, check, ok
-from transport.process.file_rights import way_in
+from transport.process.privileges import way_in
 from wire.rejection import ReportRejected
 
 _LEAST_BYTES: Final = 64 << 20

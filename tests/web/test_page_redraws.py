@@ -13,7 +13,7 @@ from tests.web_kit import fill
 from web.access_tokens import LOCAL, SeriesOwners
 from web.page_answers import PageAnswers
 from web.page_list import PAGES
-from web.page_state import PageState
+from web.store_reading import PageState
 from web.store_watch import StoreWatch
 
 FLEET = next(page for page in PAGES if page.name == "fleet")

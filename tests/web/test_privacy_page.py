@@ -20,8 +20,8 @@ from tests.protocol_kit import SERIES, T0, WINDOW_S, build_world
 from tests.web_kit import add_token, client, fill
 from web.access_tokens import SeriesOwners
 from web.page_shape import Role
-from web.page_state import PageState
 from web.span_report import span_report
+from web.store_reading import PageState
 
 ROOT = Path(__file__).resolve().parents[2]
 API = "/api/v1/pages/privacy"

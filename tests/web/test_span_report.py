@@ -15,8 +15,8 @@ from pointillist.cli.output import CommandError
 from pointillist.cli.root import command
 from tests.web_kit import client, fill
 from web.access_tokens import SeriesOwners
-from web.page_state import PageState
 from web.span_report import ReportRefused, span_report
+from web.store_reading import PageState
 
 WEEK = PageState(span="week")
 NOBODY = SeriesOwners()

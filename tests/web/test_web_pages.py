@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from aggregator.releases.release_files import SimulatedMark, write_mark
 from tests.web_kit import client, fill
 from web.page_list import PAGES
-from web.page_state import PageState
+from web.store_reading import PageState
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
 

@@ -29,7 +29,7 @@ from typing import Final
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.files.sqlite_file import sync
-from transport.process.file_rights import user_name, way_in, way_to_own
+from transport.process.privileges import user_name, way_in, way_to_own
 
 MAX_FILE_BYTES: Final = 4096
 _FIRST_LINE: Final = "pointillist-key 1"

@@ -16,9 +16,9 @@ from itertools import chain
 from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .file_rights import way_in
 from .foreign import libc
 from .printable import printable
+from .privileges import way_in
 
 LONGEST: Final = 400
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .file_rights import user_name
 from .printable import printable
+from .privileges import user_name
 
 LOOPBACKS: Final = ("127.0.0.1", "::1")
 _LISTENS: Final = "0A"
