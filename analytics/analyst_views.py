@@ -1,8 +1,4 @@
-"""SQL over releases and what is made of them: the views of the aggregator, and those of this room.
-
-`hours`, `days` and `weeks` are roll-ups, `outcomes` says how windows ended, `changes` compares the
-newest whole week with the one before, `costs` has causes as hosts, GPU hours and money.
-"""
+"""SQL over releases and what is made of them: roll-ups, `outcomes`, `changes`, `costs`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Incidents and faults as hosts, GPU hours lost and money.
 
-A release tells how many hosts had a cause in a window, and nothing of how long. The hours are
-assumed by the price list: they scale value and error alike, and no interval holds their own error.
+A release tells how many hosts had a cause in a window, not how long: the hours are the price
+list's, scale value and error alike, and no interval holds their own error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Keep roll-ups true to the releases: what is new is added up, what came late is added up again.
-
-Only hours, days and weeks with new windows are made anew, and never from fewer windows than are in
-them: releases of minutes may be gone by then.
+"""Keep roll-ups true to the releases: new windows are added up, and late ones again.
 
 A day's file of hours is quick to make anew; a question of one cell of a year would open hundreds. A
 month that is over is written once more, sorted by cell, into FOLDER/sums/hour/month=2026-11/. Its

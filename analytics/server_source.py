@@ -1,7 +1,4 @@
-"""Releases of a running `pointillist web`: a folder's columns, types and order.
-
-It is asked by HTTP: bounded answers, clear refusals, no redirects.
-"""
+"""Releases of a running `pointillist web`: a folder's columns, types and order, asked by HTTP."""
 
 from __future__ import annotations
 

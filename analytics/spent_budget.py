@@ -1,7 +1,6 @@
-"""What hosts spent of their privacy budget, by series, as far as releases tell it.
+"""What hosts spent of their privacy budget, by series; nothing here spends any.
 
-Releases say which windows ended; what a window costs is in the signed task. Nothing here spends: a
-suppressed window cost its hosts as much as a released one.
+Releases say which windows ended, suppressed ones too; what one costs is in the signed task.
 """
 
 from __future__ import annotations

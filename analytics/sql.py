@@ -1,13 +1,7 @@
-"""SQL that adds released windows up, and that reads such sums as numbers with errors.
+"""SQL that adds up windows and how they ended, and reads the sums as numbers with errors.
 
 A roll-up keeps what adds up exactly: values, variances and wholes. Shares and intervals are made of
 those when they are read. Formulae: docs/analytics.md.
-
-SQL that reads sums as numbers with errors, and says what was suppressed: rows for people.
-
-SQL that counts how windows ended in an hour, a day and a week: released, or suppressed and why.
-
-Reports that were refused are counted beside them, by reason.
 """
 
 from __future__ import annotations

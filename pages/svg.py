@@ -1,7 +1,4 @@
-"""Elements of SVG as escaped markup: whatever text is handed in stays text.
-
-Where a number lies in a drawing, and the round numbers and times that stand at its edge.
-"""
+"""Elements of SVG, escaped: whatever text is handed in stays text; and where a number lies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who learns what of a host, in plain words: what docs/threat-model.md says, for whoever looks.
-
-Each entry names the rows of that page which it is short for; a test holds that they are there.
-"""
+"""Who learns what of a host, in plain words: what docs/threat-model.md says, as a test holds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pages as data: a title, the question it answers, and views, each a frame with a chart and words.
-
-A new page is one module with a `PAGE` of this shape, and its name in `page_list`.
-"""
+"""Pages as data: a new page is one module with a `PAGE` of it, and its name in `page_list`."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
-"""Membership of a consumer group in the embedded log: who is alive, who holds which partition.
+"""The embedded log's file, which users of a group may share, and the members of its groups.
 
-Every change of membership is one write transaction of whichever member notices it first, so there
-is no coordinator to lose. A member is alive while its lease lasts and, as all members are processes
-of one machine, while its process lives: a killed consumer is replaced at once.
-
-The embedded log's file: where it lies, who may open it, its tables, its failures.
-
-One SQLite database in WAL mode inside a folder of its own. Where several users share it, the folder
-is setgid to their common group and the file is group-writable; SQLite gives `-wal` and `-shm` the
-mode of the database, and the folder gives them its group.
+Every change of membership is one write transaction of whichever member notices it first: there is
+no coordinator to lose. A member is alive while its lease lasts and its process lives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Kafka for agents, in pure Python (kafka-python): one message a window, small and quiet.
 
-crc32c is imported on purpose: without it the client sums every byte in Python, twenty times slower,
-and says nothing.
+Without crc32c the client sums every byte in Python, twenty times slower, and says nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """One member of a consumer group, through librdkafka, and how it leaves in bounded time.
 
-`Consumer.close()` is never called. It ends the group as soon as one waiting revocation is answered.
-A second one then asks a group that is gone: librdkafka (2.16) drops the question, and
-confluent-kafka waits for the answer without end and with the interpreter's lock held, where no
-signal, thread or time limit of this process reaches it. A member that was replaced has two waiting:
-that of the new division and that of its own leaving. Here revocations are served while the group
-answers, and the client is let go without closing, which serves none.
+`Consumer.close()` is never called: it ends the group as soon as one waiting revocation is answered,
+and waits for the answer to a second one (a replaced member has two) without end, with the
+interpreter's lock held (librdkafka 2.16). Here revocations are served while the group answers, and
+the client is let go without closing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a doctor finds: what is there, how that is, and the one thing to do about it.
-
-Checks look, or try and take back: nothing is left created or changed.
-"""
+"""What a doctor finds, and the one thing to do about it; nothing is left created or changed."""
 
 from __future__ import annotations
 

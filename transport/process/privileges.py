@@ -1,17 +1,12 @@
 """Giving up root: each role runs as a user of its own, and keeps no capability it did not ask for.
 
-The order matters and is that of capabilities(7): the bounding set while root still may change it,
-then groups and user, then exactly the wanted capabilities, then no new privileges for ever. What
-came out is read back from the kernel, and anything else than what was wanted is an error.
+The order is that of capabilities(7): the bounding set, groups and user, exactly the wanted
+capabilities, no new privileges. What came out is read back from the kernel. Call it before threads
+start: capabilities belong to a thread.
 
-Call it before threads start: capabilities and "no new privileges" belong to a thread.
-
-Root's Python and checkout often lie below a home folder that nobody else may enter, and libraries
-import parts of themselves long after start. So what Python loads from is held open where the
-role's user could not get to it, and named by its descriptor: `/proc/self/fd/N` leads there past
-the closed folders above. What may be read inside is still said by each file's own mode.
-
-Modules find their files of data by `__file__` or importlib.resources when they read them: a path
+Root's Python often lies below a home folder that nobody else may enter, and libraries import parts
+of themselves long after start. So what Python loads from is held open and named by its descriptor:
+`/proc/self/fd/N` leads past the closed folders. Modules find their data when they read it: a path
 that was made at import is the closed one.
 """
 

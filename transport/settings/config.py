@@ -1,7 +1,4 @@
-"""Read TOML files into trees of frozen dataclasses; an unknown key is an error, not a shrug.
-
-A field's type says what its key may hold; `limited` says which of that. Addresses, too.
-"""
+"""Read TOML into trees of frozen dataclasses; an unknown key is an error. Addresses, too."""
 
 from __future__ import annotations
 
