@@ -115,7 +115,9 @@ class ReleaseServer:
     def rows(self, address: str, asked: Mapping[str, str]) -> tuple[bytes, str | None]:
         """Ask for a part of rows, as Parquet, and where the rest begins; None: that was all."""
         answer = self._good(self._asked(address, asked, MOST_BYTES))
-        return answer.body, _next_since(answer.link)
+        found = _NEXT.fullmatch(answer.link.strip())
+        query = parse_qs(urlsplit(found[1]).query) if found else {}
+        return answer.body, query.get("since", [None])[0]
 
     def _asked(self, address: str, asked: Mapping[str, str], most: int) -> _Answer:
         url = f"{self.url}{address}" + (f"?{urlencode(asked)}" if asked else "")
@@ -240,11 +242,6 @@ def _detail(body: bytes) -> str:
     except (ValueError, RecursionError):
         text = body[:1_200].decode(errors="replace")
     return "".join(letter if letter.isprintable() else " " for letter in text.strip())[:300]
-
-
-def _next_since(link: str) -> str | None:
-    found = _NEXT.fullmatch(link.strip())
-    return None if found is None else parse_qs(urlsplit(found[1]).query).get("since", [None])[0]
 
 
 MOST_ROWS: Final = 5_000_000  # of one frame: some two gigabytes

@@ -12,17 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import WSGIApplication
 
 import structlog
+from structlog.typing import Processor
 
 from .listening import at, family_of, loopback, refusal
-
-if TYPE_CHECKING:
-    from structlog.typing import Processor
-
 
 _SEND_S: Final = 0.1
 _PINGS_PER_PERIOD: Final = 4
