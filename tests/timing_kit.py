@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import edge_agent.protocol.participant
 from collectors.records.activity import KernelActivity, Record
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.live import open_agent
+from edge_agent.protocol import eligibility
 from edge_agent.protocol.eligibility import draw_offsets_ms
 from kernels.families import FamilyRules
 from privacy.noise_table import LiveSampler
@@ -139,7 +139,7 @@ def run_host(
         drawn = draw_offsets_ms(window_s, count, stream)
         return drawn if how.offset_ms is None else [how.offset_ms] * count
 
-    edge_agent.protocol.participant.draw_offsets_ms = draw  # type: ignore[attr-defined]
+    eligibility.draw_offsets_ms = draw
     made, clock = surroundings(folder, window_s=window_s), ShiftedClock(shift_ms)
     log = SocketLog(folder / "log", address)
     runtime, _ = open_agent(
