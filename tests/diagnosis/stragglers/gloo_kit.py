@@ -1,10 +1,9 @@
-"""A gloo job whose ranks have a network namespace and a cgroup each."""
+"""A gloo job whose ranks have a cgroup each."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -32,43 +31,7 @@ def torch_missing() -> str | None:
     ]
     if subprocess.run(known, check=False, capture_output=True).returncode:
         return "needs Debian's python3-torch, as make tools installs it for root"
-    if subprocess.run(["ip", "netns", "list"], check=False, capture_output=True).returncode:
-        return "needs ip netns, of iproute2"
     return None
-
-
-@contextmanager
-def network(ranks: int) -> Iterator[list[str]]:
-    """Connect namespaces by a bridge in one of their own; rank r has 10.213.7.(r + 1)."""
-    _remove_orphans()
-    tag = f"plst-{os.getpid()}-{uuid4().hex[:6]}"
-    hub, names = f"{tag}-hub", [f"{tag}-{rank}" for rank in range(ranks)]
-    try:
-        _ip(f"netns add {hub}")
-        _ip(f"-n {hub} link add bridge0 type bridge")
-        _ip(f"-n {hub} link set bridge0 up")
-        for rank, name in enumerate(names):
-            _ip(f"netns add {name}")
-            _ip(f"-n {name} link set lo up")
-            _ip(f"-n {name} link add eth0 type veth peer name port{rank} netns {hub}")
-            _ip(f"-n {name} addr add 10.213.7.{rank + 1}/24 dev eth0")
-            _ip(f"-n {name} link set eth0 up")
-            _ip(f"-n {hub} link set port{rank} master bridge0 up")
-        yield names
-    finally:
-        for name in (*names, hub):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-def _remove_orphans() -> None:
-    listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True)
-    for name in re.findall(r"^plst-\d+-\S+", listed.stdout, re.MULTILINE):
-        if not Path("/proc", name.split("-")[1]).exists():
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-def _ip(arguments: str) -> None:
-    subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, timeout=20)
 
 
 class RankCgroup:
@@ -168,11 +131,10 @@ class GlooJob:
 
 @contextmanager
 def gloo_job(
-    launcher: Launcher, folder: Path, ranks: int, cores: float | None, step_cpu_s: float = 0.01
+    launcher: Launcher, folder: Path, ranks: int, cores: float | None
 ) -> Iterator[GlooJob]:
     """Run a job of some ranks, each capped at so many cores."""
     with ExitStack() as stack:
-        namespaces = stack.enter_context(network(ranks))
         name = f"pointillist-{uuid4().hex[:8]}"
         groups = [
             stack.enter_context(rank_cgroup(f"{name}-rank{rank}", cores)) for rank in range(ranks)
@@ -181,11 +143,8 @@ def gloo_job(
         steering.write_text("{}")
         launcher.tell(
             {
-                "namespaces": namespaces,
                 "cgroups": [[str(group.path / "cgroup.procs")] for group in groups],
-                "address": "10.213.7.1",
                 "steering": str(steering),
-                "step_cpu_s": step_cpu_s,
             }
         )
         job = GlooJob(launcher, groups, steering)

@@ -1,4 +1,4 @@
-"""Real gloo jobs on CPU, each rank in its own network namespace and cgroup, watched from outside.
+"""Real gloo jobs on CPU, each rank in its own cgroup, watched from outside.
 
 One process of the agent's own sources keeps the ranks apart by cgroup. The jobs are told nothing of
 it: marks come from the library's own functions.
