@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -135,6 +135,17 @@ class Host:
 
     def _jittered(self, signals: Mapping[str, float]) -> dict[str, float]:
         return {k: float(v * self._random.normal(1, 0.03)) for k, v in signals.items()}
+
+
+BOOT: Final = 7_000 * SECOND_NS
+
+
+def frames_of_contention(seconds: int, slow_from: int, slow_until: int) -> Iterator[HostSample]:
+    """Give a frame a second after BOOT; while it is slow others take the job's CPU."""
+    host = Host()
+    host.seconds = BOOT // SECOND_NS
+    for number in range(1, seconds + 1):
+        yield host.frame(CROWDED if slow_from <= number < slow_until else USUAL)
 
 
 def run(diagnoser: Diagnoser, frames: Iterable[HostSample]) -> list[Finding]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.page_commands import PAGES, TESTS, every_command_of, options_of, path_of
-from transport.settings.config import read_tree
+from transport.settings.config import read_table
 
 STORIES: Final = TESTS / "docs" / "stories"
 TABLE: Final = STORIES / "commands.toml"
@@ -17,11 +16,9 @@ _TYPES: Final = {"type", "begin"}
 """Methods of `tests.page_machine.PageMachine` that run a command of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunElsewhere:
-    """Commands that another test runs than those of `tests/docs/stories`.
+class RunElsewhere(NamedTuple):
+    """Commands that another test, below tests/, runs than those of `tests/docs/stories`.
 
-    test        path below tests/
     pages       pages, of whose blocks it runs every command
     """
 
@@ -30,21 +27,17 @@ class RunElsewhere:
     pages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NotRun:
-    why: str
-    commands: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CommandTable:
-    run: tuple[RunElsewhere, ...]
-    not_run: tuple[NotRun, ...] = ()
+@cache
+def run_elsewhere() -> tuple[RunElsewhere, ...]:
+    return tuple(RunElsewhere(**row) for row in read_table(TABLE)["run"])
 
 
 @cache
-def table() -> CommandTable:
-    return read_tree(CommandTable, TABLE)
+def not_run() -> tuple[str, ...]:
+    """Give the commands that no test runs; the table says why."""
+    return tuple(
+        command for row in read_table(TABLE).get("not_run", ()) for command in row["commands"]
+    )
 
 
 def typed_in(tree: ast.AST) -> set[str]:
@@ -75,7 +68,7 @@ def commands_of_pages() -> Iterator[tuple[str, str]]:
 
 def run_by_a_test() -> set[str]:
     """Give the commands that tests run, as the pages have them."""
-    rows = table().run
+    rows = run_elsewhere()
     blocks = [
         " ".join(words)
         for row in rows
@@ -116,7 +109,7 @@ def _alike(command: str) -> tuple[tuple[str, ...], frozenset[str], bool]:
 def without_a_reason() -> Sequence[tuple[str, str]]:
     """Give page and command of those that are neither run nor named with a reason."""
     runs = Runs(run_by_a_test())
-    told = {command for row in table().not_run for command in row.commands}
+    told = set(not_run())
     return [
         (page, command)
         for page, command in commands_of_pages()

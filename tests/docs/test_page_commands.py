@@ -21,12 +21,13 @@ from tests.page_runs import (
     RunElsewhere,
     Runs,
     commands_of_pages,
-    table,
+    not_run,
+    run_elsewhere,
     typed_in,
     without_a_reason,
 )
 
-ROWS = table().run
+ROWS = run_elsewhere()
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
@@ -78,7 +79,7 @@ def test_commands_that_a_test_types_are_read_from_it() -> None:
 
 def test_table_names_commands_that_pages_have_and_once() -> None:
     named = [command for row in ROWS for command in row.commands]
-    named += [command for row in table().not_run for command in row.commands]
+    named += not_run()
     assert set(named) <= {command for _, command in commands_of_pages()}
     assert len(named) == len(set(named))
 

@@ -39,8 +39,10 @@ from pointillist.cli.host_panels import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
 from pointillist.diagnose.finding_layout import unix_clock
 from pointillist.diagnose.finding_printer import Teller
+from tests.diagnosis_kit import BOOT, frames_of_contention
+from tests.diagnosis_kit import JOB as SUBJECT
+from tests.diagnosis_kit import SECOND_NS as S
 from tests.local_kit import at
-from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 
 SLOW_FROM, SLOW_UNTIL, SECONDS = 31, 56, 70
@@ -171,7 +173,7 @@ def test_top_shows_what_is_slow_now_and_why(source: HostDiagnosis) -> None:
         console.print(diagnosis_panel(view))
     text = captured.get()
     assert "cpu_contention" in text
-    assert "by /others/thief; step p50" in text
+    assert "by /system/backup; step p50" in text
     assert "threads waited" in text
     assert "next: " in text
     assert height_of(view) == len(text.strip().splitlines())
@@ -194,7 +196,7 @@ def test_diagnose_replays_a_recording_and_draws_it(
     assert run(monkeypatch, "--replay", str(recording), "--plots", str(plots)) == ExitCode.OK
     assert "cpu_contention" in capsys.readouterr().out
     (picture,) = plots.iterdir()
-    assert re.fullmatch(r"contention-00\d\d\.\ds-cpu_contention-train_rank0\.png", picture.name)
+    assert re.fullmatch(r"contention-00\d\d\.\ds-cpu_contention-jobs_train\.png", picture.name)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert run(monkeypatch, "--replay", str(recording), "--json") == ExitCode.OK
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -20,7 +20,9 @@ from pointillist import cli
 from pointillist.cli import agent_diagnose
 from pointillist.cli.output import ExitCode
 from pointillist.diagnose.finding_printer import Watching
-from tests.slow_frames import SUBJECT, S, frames_of_contention
+from tests.diagnosis_kit import JOB as SUBJECT
+from tests.diagnosis_kit import SECOND_NS as S
+from tests.diagnosis_kit import frames_of_contention
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -54,7 +56,7 @@ def test_replay_of_a_calm_recording_says_that_it_was_calm(
     assert run(monkeypatch, "--replay", str(calm)) == ExitCode.OK
     said = capsys.readouterr()
     assert said.out == ""
-    assert "watched 1 subject for 40 s, 100 steps a second; calm" in said.err
+    assert "watched 1 subject for 40 s, 99.5 steps a second; calm" in said.err
 
 
 def test_replay_takes_a_folder_of_recordings_and_journals(
@@ -157,8 +159,8 @@ def test_watching_says_who_is_watched_and_when_usual_is_known() -> None:
         diagnoser.handle(frame)
         watching.take(frame, diagnoser)
     first, learnt = said
-    assert first.startswith(f"watching {SUBJECT} (trainer), steps by uprobe")
-    assert "100 steps a second" in learnt
+    assert first.startswith(f"watching {SUBJECT} (python3), steps by uprobe")
+    assert "99.6 steps a second" in learnt
     assert watching.known == 1
     assert watching.summary(0).endswith("; calm")
     assert watching.summary(2).endswith("; 2 spikes")
