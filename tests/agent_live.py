@@ -143,7 +143,6 @@ def surroundings(
 def demo_task(
     world: World, *, window_s: int, windows: int, series: str = "demo", weight: int = 600_000
 ) -> Task:
-    """A small demo task over two sections of the real catalogue."""
     weights = {"kernel_mix": weight // 6 * 5, "host_cpu": weight // 6}
     return world.catalogue_task(
         weights, window_s=window_s, windows=windows, series=series, lateness_s=2, n_max=100,

@@ -178,7 +178,6 @@ class World:
         first: int = T0,
         **changes: Any,
     ) -> Task:
-        """A task over sections of the shipped catalogue."""
         given: dict[str, Any] = {
             "series": "minute", "domain": "demo", "window_s": window_s, "first_window": first,
             "last_window": first + (windows - 1) * window_s, "lateness_s": 30,
@@ -308,7 +307,6 @@ def told(
     now_s: int = T0,
     ledger: Ledger | None = None,
 ) -> MemoryRuntime:
-    """A participant that was told what both parties signed, and has opened its epochs."""
     runtime = MemoryRuntime(participant, ledger)
     for task in tasks:
         runtime.tell(TaskReceived(task, now_s))
@@ -326,7 +324,6 @@ def started(
     participant: Participant | None = None,
     ledger: Ledger | None = None,
 ) -> tuple[MemoryRuntime, list[TaskId]]:
-    """A participant that has its tasks, roster, keys and epochs."""
     signed = [world.sign_task(task) for task in tasks]
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
     made, roster = participant or world.participant(), world.roster(weights)
@@ -344,7 +341,6 @@ def close_window(
     *,
     late_s: int = 0,
 ) -> list[Effect]:
-    """Close one window of all hosts, so long after its end."""
     if rows is None:
         rows = np.zeros((world.hosts, task.d - 2), dtype=np.int64)
     present = np.ones(world.hosts, dtype=np.bool_)

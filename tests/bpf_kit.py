@@ -177,7 +177,6 @@ def device_interrupts() -> int:
 
 
 def diskstats(device: str) -> dict[str, int]:
-    """Reads, writes, their bytes and their milliseconds of one device."""
     for line in Path("/proc/diskstats").read_text(encoding="utf-8").splitlines():
         _, _, name, *numbers = line.split()
         if name == device:

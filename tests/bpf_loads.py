@@ -107,7 +107,6 @@ def lose(size: str) -> None:
 
 
 def write(mebibytes: str) -> None:
-    """Write a file past the cache, piece by piece, and read it back."""
     path = Path(f"load-{os.getpid()}")
     buffer = mmap.mmap(-1, 1 << 20)
     fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600)

@@ -77,7 +77,6 @@ def sampled_calls(at_ns: int = BOOT) -> GpuCalls:
 
 
 def governor_state(at_ns: int = BOOT) -> GovernorState:
-    """A governor that cycles launches and has dropped two groups."""
     over = "over the budget"
     return GovernorState(
         at_ns, 8 * S, "libbpf", 0.005, 0.25, (ProbeGroup.NAME, ProbeGroup.MEMORY),

@@ -9,7 +9,6 @@ from edge_agent.config import AgentConfig, load_config
 
 
 def parse_config(text: str) -> AgentConfig:
-    """Read a configuration as the agent does, from a file."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "agent.toml"
         path.write_text(text, encoding="utf-8")

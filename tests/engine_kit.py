@@ -32,7 +32,6 @@ SILENT = replace(SEEDED, noise=Noise.NONE)
 
 
 def plan(window_s: int = 60, weights: Mapping[str, int] = WEIGHTS, hosts: int = 100) -> Plan:
-    """One task of all its sections, for a fleet of any size."""
     sections = tuple(PlannedSection(name, weight) for name, weight in weights.items())
     task = PlannedTask("minute", window_s, 30, 21_600, sections)
     return Plan("test", "masked", 2_000_000, 1_000, hosts, hosts * 4 // 5, hosts // 10, 3, (task,))

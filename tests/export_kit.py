@@ -134,7 +134,6 @@ def tls_collector(folder: Path) -> Iterator[tuple[Collector, str, Path]]:
 
 
 def read_taken(file: Path) -> list[ExportMetricsServiceRequest]:
-    """Give what a collector process wrote down, in its order."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [ExportMetricsServiceRequest.FromString(base64.b64decode(line)) for line in lines]
 

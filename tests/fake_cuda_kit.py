@@ -25,7 +25,6 @@ class FakeCuda(Scenario):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find the library by its name."""
         return {
             "LD_LIBRARY_PATH": str(self.library.parent),
             "FAKE_CUDA": str(self.path),

@@ -30,7 +30,6 @@ class FakeDriver(Scenario):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs for pynvml to find the library by its name."""
         return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_NVML": str(self.path)}
 
     def reader(self) -> NvmlReader:

@@ -72,7 +72,6 @@ def table() -> Iterator[str]:
 
 
 def written(page: str) -> str:
-    """Give the page with the table as it is now."""
     before, rest = page.split(_BEGIN)
     after = rest.split(_END)[1]
     return f"{before}{_BEGIN}\n\n" + "\n".join(table()) + f"\n\n{_END}{after}"

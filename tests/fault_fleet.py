@@ -207,7 +207,6 @@ class FaultFleet(OutageFleet):
         raise AssertionError(f"hosts did not send within {most_s} s")
 
     def finish(self, after_s: float = 100.0) -> Verdict:
-        """Go on until every window has had its time, and judge."""
         self.run_to(self.end_s + after_s, step_s=STEP_S)
         return self.judge()
 

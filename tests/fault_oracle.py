@@ -97,7 +97,6 @@ class Verdict:
 
 
 def judge(found: Evidence) -> Verdict:
-    """Hold what a fleet left behind against all four rules."""
     ours, theirs = read_transcript(found.leader), read_transcript(found.helper)
     verdict = Verdict(windows=len(ours.links))
     agreed = verify_transcripts(ours, theirs, found.parties)

@@ -75,7 +75,6 @@ def _keep(item: pytest.Item, cases: Iterable[FaultCase], watch: Watch, *, passed
 
 
 def unreached() -> Iterator[str]:
-    """Points of the table that no test that passed has reached in this session."""
     for one in CASES:
         missing = set(one.points) - _reached[one.name]
         if missing:
@@ -102,7 +101,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what the tests of a worker of pytest-xdist have reached."""
     for name, points in getattr(node, "workeroutput", {}).get(FOLDER, {}).items():
         _reached[name].update(points)
 

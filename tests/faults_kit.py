@@ -111,6 +111,5 @@ class Seen:
 
 
 def make_fifo(path: Path) -> int:
-    """Make a pipe that plays the log, and give its writing end."""
     os.mkfifo(path)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -155,7 +155,6 @@ def layout_faults(
 
 
 def wheel_headers(header: str) -> Path:
-    """Give the folder of a header that came with a package of NVIDIA's."""
     spec = importlib.util.find_spec("nvidia")
     assert spec is not None, "make setup installs NVIDIA's headers"
     roots = [Path(place) for place in spec.submodule_search_locations or ()]

@@ -26,7 +26,6 @@ ROOMS = (
 
 
 def serve() -> None:
-    """Do what each line of the standard input asks, until it ends."""
     for room in ROOMS:
         for module in pkgutil.walk_packages(importlib.import_module(room).__path__, f"{room}."):
             if not module.name.endswith("__main__"):

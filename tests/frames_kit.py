@@ -98,7 +98,6 @@ def reading(
 
 
 def gpu_calls(pid: int = 7, share: float = 1.0) -> GpuCalls:
-    """Launches, waits and copies to the device of one process."""
     copies = (CopyCalls(Direction.HOST_TO_DEVICE, CountedCalls.exactly(4), 4_000, ()),)
     one = ProcessCalls(
         ProcessKey(pid, 0), ProcessLabels("python3"), CountedCalls(50, 100.0, 0.0, share),

@@ -26,8 +26,6 @@ def cupti_folder() -> Path:
 
 
 class Program(Steered):
-    """A process that works by lines, each of which it answers."""
-
     def __init__(
         self,
         agent: Path,

@@ -110,6 +110,5 @@ def _minute(at_ns: int, minute: int) -> Iterator[Row]:
 def host_client(
     host: ShownHost, *, user: int | None = OWNER, name: str = "127.0.0.1"
 ) -> TestClient:
-    """Ask the pages as a browser of some user does."""
     app = page_application(host.reading, frozenset({OWNER}), lambda _client, _server: user)
     return TestClient(app, f"http://{name}", client=("127.0.0.1", 50_000))

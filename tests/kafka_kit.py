@@ -114,7 +114,6 @@ def unsigned_token(user: str, life_s: float) -> str:
 
 
 def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundings:
-    """What a demo agent finds when its log is a broker."""
     plain = surroundings(folder)
     config = dataclasses.replace(plain.config, transport=TransportTable(kafka=settings))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)

@@ -24,7 +24,6 @@ class Link:
     name: str
 
     def far(self, command: Sequence[str]) -> list[str]:
-        """Give the command that runs one at the far end."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def cut(self) -> None:

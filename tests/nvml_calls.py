@@ -48,7 +48,6 @@ def recorded(folder: Path) -> dict[str, list[Passed]]:
 
 
 def passed(argument: Any) -> Kind:
-    """Say how ctypes passes an argument to a function without a declaration."""
     if isinstance(argument, int):
         return Kind("number" if argument >= 0 else "signed", ctypes.sizeof(ctypes.c_int))
     if argument is None or isinstance(argument, bytes | str):
@@ -66,7 +65,6 @@ def _pointer_to(kind: Any) -> Kind:
 
 
 def main() -> None:
-    """Look at everything, with instances and processes, twice, and leave."""
     found: dict[str, list[Passed]] = {}
     real = pynvml._nvmlGetFunctionPointer
 

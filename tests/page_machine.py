@@ -37,7 +37,6 @@ class PageMachine:
         self.folder = "/srv/user"
 
     def path(self, inside: str) -> Path:
-        """Give the path, for the test, of a file of the machine."""
         return Path(f"/proc/{self._shell.pid}/root{inside}")
 
     def type(
@@ -62,7 +61,6 @@ class PageMachine:
     def begin(
         self, command: str, *forms: str, more: str = "", having: Mapping[str, str] = NOTHING
     ) -> Running:
-        """Begin a command of a page that goes on until it is stopped."""
         (words,) = self._words(command, forms, more, having)
         return self.start(words)
 

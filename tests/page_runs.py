@@ -60,14 +60,12 @@ def typed_here() -> set[str]:
 
 
 def commands_of_pages() -> Iterator[tuple[str, str]]:
-    """Give page and command, as often as it stands there."""
     for page in PAGES:
         for words in every_command_of(page):
             yield page, " ".join(words)
 
 
 def run_by_a_test() -> set[str]:
-    """Give the commands that tests run, as the pages have them."""
     rows = run_elsewhere()
     blocks = [
         " ".join(words)

@@ -49,7 +49,6 @@ class Places(NamedTuple):
 
 
 def places(name: str, path: Path) -> list[Places]:
-    """Plan a library, and say where each symbol is probed."""
     table = ProbeTable.load()
     with path.open("rb") as file:
         elf = ElfFile.read(file)

@@ -46,7 +46,6 @@ def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
 
 
 def own_caller(stubs: Stubs, folder: Path, *libraries: str, static: bool = False) -> Path:
-    """Give a caller whose processes bear a name of the test's own."""
     path = folder / OURS
     shutil.copy(stubs.caller(*libraries, static=static), path)
     return path

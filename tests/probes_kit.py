@@ -52,7 +52,6 @@ class Stubs:
         return cls(folder)
 
     def library(self, name: str) -> Path:
-        """Give the path of a library by the beginning of its name."""
         return next(self.folder.glob(f"{name}*"))
 
     def caller(self, *libraries: str, static: bool = False) -> Path:
@@ -150,7 +149,6 @@ def waiting(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def begin(child: subprocess.Popen[str]) -> None:
-    """Let a waiting caller make its calls, to the last."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("\n")

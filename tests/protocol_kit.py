@@ -86,7 +86,6 @@ def signing_key(*name: object) -> SigningKey:
 
 @cache
 def hpke_pair(name: str) -> HpkeKeyPair:
-    """A sealing key that every run of the test shares."""
     return HpkeKeyPair.from_seed_bytes(b"".join(seeded_bytes(name, i) for i in range(3)))
 
 
@@ -107,8 +106,6 @@ class Host:
 
 @dataclass
 class World:
-    """Both parties' identities, a signed task and roster, and the hosts."""
-
     leader_key: SigningKey
     helper_key: SigningKey
     leader_hpke: HpkeKeyPair
@@ -476,7 +473,6 @@ class Fleet:
         self.feed(ReportsArrived(self.log.uncommitted(), self.clock()))
 
     def feed(self, event: LeaderEvent) -> None:
-        """Feed the Leader and answer its calls until it has no more."""
         self.runner.feed(event)
         while self.calls:
             self.runner.feed(self.call(self.calls.pop(0)))

@@ -36,7 +36,6 @@ def unpacked(pattern: str) -> Path:
 
 
 def installed(header: str) -> Path:
-    """Give the folder of include/ and lib/ of a package of NVIDIA's in .venv."""
     spec = find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
         for folder in Path(root).iterdir():
@@ -46,7 +45,6 @@ def installed(header: str) -> Path:
 
 
 def cupti_folder(release: str) -> Path:
-    """Give the folder of include/ and lib/ of the CUPTI of a release."""
     return unpacked(CUPTI[release]) if CUPTI[release] else installed("cupti_activity.h")
 
 

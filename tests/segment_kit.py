@@ -29,8 +29,6 @@ def made_header(**fields: int) -> np.ndarray[Any, np.dtype[np.void]]:
 
 
 class FakeMemory:
-    """A sealed file in memory, and the writer's view of it."""
-
     def __init__(
         self, size: int = layout.SEGMENT_BYTES, seals: int = ALL_SEALS, **fields: int
     ) -> None:

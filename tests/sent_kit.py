@@ -171,7 +171,6 @@ def _closed(other: MemoryRuntime, identity: TaskId, task: Task, start_s: int) ->
 
 
 def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
-    """Make the host's files, its cohort, a Leader and a Helper."""
     world = World(HOSTS)
     task = small_task(world, windows)
     bounds, metrics = Bounds(n_min_at_least=10), MetricsSection(enabled=False)

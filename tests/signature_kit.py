@@ -25,7 +25,6 @@ def made(
 
 
 def three_classes() -> list[Signature]:
-    """Two runs of two classes, and one run of a third."""
     return [
         made("chat_a", "llm_inference", CHAT),
         made("chat_b", "llm_inference", CHAT, 1.2),

@@ -94,7 +94,6 @@ class PlannedBatch:
 
 
 def arrow_batches(records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-    """Records as Spark hands them to Python, three at a time."""
     for at in range(0, len(records), 3):
         group = records[at : at + 3]
         rows = [(r.partition, r.offset, r.value, int(r.appended_s * 1e6)) for r in group]
@@ -287,7 +286,6 @@ class SparkFleet(Fleet):
             self.group.append(Kind.REPORT, report, report[:16])
 
     def close_slowly(self, at_s: float, turns: int = 2) -> None:
-        """Close what is due, and let sums and signatures come."""
         for _ in range(turns):
             self.tick(at_s)
             self.quiesce()

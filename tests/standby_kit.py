@@ -69,7 +69,6 @@ class LeaderDatabase:
 def standby_process(
     folder: Path, name: str, helper_pk: bytes, database: PostgresqlSettings
 ) -> None:
-    """What runs in a Leader's process on one of two machines."""
     config = replace(
         leader_config(folder, helper_pk),
         state_dir=folder / name,
@@ -98,8 +97,6 @@ def standby_process(
 
 
 class StandbyProcessFleet(ProcessFleet):
-    """A Helper, and a Leader on two machines whose state is in a database."""
-
     def __init__(self, world: World, folder: Path, database: LeaderDatabase) -> None:
         self.database, self.fence = database, 0
         super().__init__(world, folder)

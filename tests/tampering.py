@@ -18,8 +18,6 @@ class Tampering(Protocol):
 
 
 class TamperedLog:
-    """A transport whose producers' records pass through the tampering in force."""
-
     def __init__(self, inner: Transport, by: Tampering, number: int) -> None:
         self._inner, self._by, self._number = inner, by, number
 
@@ -31,8 +29,6 @@ class TamperedLog:
 
 
 class TamperedProducer:
-    """Sends what the tampering gives in place of each record."""
-
     def __init__(self, inner: Any, by: Tampering, number: int) -> None:
         self._inner, self._by, self._number = inner, by, number
 

@@ -86,7 +86,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Everything that was written so far, without colours and moves of the cursor."""
         return _ESCAPES.sub("", self.shown).replace("\r", "")
 
     def press(self, key: bytes) -> None:

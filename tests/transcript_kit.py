@@ -24,14 +24,11 @@ WINDOWS = 3
 
 @dataclass(frozen=True, slots=True)
 class SignedFleet:
-    """Exports of Leader and Helper, and the folder of releases."""
-
     files: TranscriptFiles
     store: Path
 
 
 def sign_and_export(folder: Path, windows: int = WINDOWS) -> TranscriptFiles:
-    """Play some windows through both parties, and have each export its transcript."""
     fleet = Fleet(WORLD, folder)
     fleet.send_epochs(open_epochs(WORLD))
     for number in range(windows):

@@ -90,7 +90,6 @@ def client(
     transcripts: TranscriptFiles | None = None,
     task_dir: Path | None = None,
 ) -> Iterator[TestClient]:
-    """Ask the application of a store as a browser at this machine does."""
     settings = WebSettings(
         store,
         store.parent / "rollups",

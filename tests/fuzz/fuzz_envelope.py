@@ -15,7 +15,6 @@ _MOST_BYTES: Final = 4096
 
 
 def fuzz(data: bytes) -> None:
-    """Read an envelope, or, by the first byte, a message that both parties sign."""
     if not data:
         return
     content, choice = data[1:], data[0] % (1 + len(_LABELS))

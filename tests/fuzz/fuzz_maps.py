@@ -16,7 +16,6 @@ _WAYS: Final = 4
 
 
 def fuzz(data: bytes) -> None:
-    """Read a text or a ring, named by the first byte."""
     if not data:
         return
     content, way = data[1:], data[0] % _WAYS
@@ -46,7 +45,6 @@ def _maps(content: bytes) -> None:
 
 
 def seeds() -> Iterator[bytes]:
-    """Give this process's own texts, and a ring of three records."""
     yield b"\0" + Path("/proc/self/maps").read_bytes()[:2000]
     yield (
         b"\0"

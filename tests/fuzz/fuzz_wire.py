@@ -65,7 +65,6 @@ def vectors(name: str) -> Iterator[bytes]:
 
 
 def seeds() -> Iterator[bytes]:
-    """Give every known answer behind the byte of its message."""
     for place, name in enumerate(_NAMES):
         for content in vectors(name):
             yield bytes([place]) + content

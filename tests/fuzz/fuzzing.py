@@ -58,7 +58,6 @@ class Fuzzing:
         return min(free, key=lambda name: self.spent[name].cpu_s, default=None)
 
     def slice(self, name: str, seconds: int) -> None:
-        """Fuzz one target for a while, and write down what that gave."""
         inputs, crashes = self._made(name), self._folder / "crashes" / name
         crashes.mkdir(parents=True, exist_ok=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -118,7 +117,6 @@ class Fuzzing:
         return len(list(kept.iterdir()))
 
     def open_crashes(self) -> dict[str, list[Path]]:
-        """Give the inputs that break a parser still, by target."""
         return {name: found for name in NAMES if (found := self._crashes(name))}
 
     def line(self, name: str) -> str:

@@ -127,7 +127,6 @@ def find_bug(bug: Planted, seeds: Iterable[int]) -> int | None:
 
 
 def shortest(schedule: Schedule) -> Schedule:
-    """The shortest schedule that fails in the same way as this one."""
     wanted = _kinds(problems_of(schedule))
     return shrink(schedule, lambda shorter: bool(_kinds(problems_of(shorter)) & wanted))
 

@@ -44,13 +44,10 @@ def _killed(choose: Choose) -> Strike:
 
 
 def _set(choose: Callable[[Simulation, Fault], object], name: str, kind: type = int) -> Strike:
-    """Set something to the fault's value."""
     return lambda sim, fault: setattr(choose(sim, fault), name, kind(fault.value))
 
 
 def _lasting(choose: Callable[[Simulation, Fault], object], name: str) -> Strike:
-    """Set a flag for some slots."""
-
     def strike(sim: Simulation, fault: Fault) -> None:
         flagged = choose(sim, fault)
         setattr(flagged, name, True)

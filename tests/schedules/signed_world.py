@@ -73,7 +73,6 @@ def task_of(version: int) -> Task:
 
 @cache
 def signed_roster() -> bytes:
-    """All hosts in one cohort, each of an operator of its own."""
     return world().roster({SERIES: WEIGHT}, cohort=COHORT)
 
 

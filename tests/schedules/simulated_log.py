@@ -41,7 +41,6 @@ class SimulatedLog:
         partition: int | None = None,
         by: Process | None = None,
     ) -> None:
-        """Append by the key, or where a lying broker wants it."""
         part = partition_of(key, PARTITIONS[topic]) if partition is None else partition
         place = self.records[topic, part]
         record = Record(topic, part, len(place), key, value, self._now())

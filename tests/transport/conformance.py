@@ -139,7 +139,6 @@ class TransportConformance:
 
     @pytest.fixture
     def members(self, transport: Transport) -> Iterator[Join]:
-        """Opens members of a group, and closes them at the end."""
         with ExitStack() as stack:
 
             def join(group: str) -> Consumer:

@@ -37,7 +37,6 @@ TASK = build_task(
 
 
 def noisy(seed: int, start: int, cohort: int = 0) -> ReleasedWindow:
-    """A window of a few hosts fewer than the one before, with its noise."""
     n = HOSTS - seed
     busy = {("application_mix", "llm_training"): 0.5 * HOSTS * GPUS * 60_000}
     added = noise(TASK, n, np.random.default_rng(seed))

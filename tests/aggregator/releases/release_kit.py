@@ -25,7 +25,6 @@ WEIGHTS = {
 
 
 def make_task(windows: int = 24, hosts: int = 12_500, domain: str = "demo", start: int = 0) -> Task:
-    """A task over every kind of section, windows of a minute."""
     return build_task(
         CATALOGUE,
         TaskPlan(

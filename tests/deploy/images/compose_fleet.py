@@ -56,7 +56,6 @@ class ComposeFleet:
     name: str
 
     def people(self, *command: str) -> str:
-        """Run a command of the product as the people do who make the folder."""
         return _run([sys.executable, "-m", "pointillist", *command], self.folder)
 
     def compose(self, *command: str) -> str:
@@ -67,7 +66,6 @@ class ComposeFleet:
         return self.inside(*words)
 
     def inside(self, *command: str) -> str:
-        """Run a command in the fleet's network, among this machine's mounts."""
         network = f"--net=/run/netns/{self.name}"
         return _run(["nsenter", network, *command], FILE.parent, self._environment)
 
@@ -99,7 +97,6 @@ class ComposeFleet:
         return {**ENVIRONMENT, "FLEET": str(self.folder / "fleet")}
 
     def prepare(self) -> None:
-        """Make the folder FLEET, and the file that replaces makers' images."""
         self._make_keys()
         self._sign_task()
         self._configure()

@@ -66,11 +66,9 @@ class ContainerFleet:
     # What people do ---------------------------------------------------------------------------
 
     def ask(self, *command: str) -> str:
-        """Run a command of the product as the operators do."""
         return self.containers.run("operators", "pointillist", *command)
 
     def start_broker(self) -> None:
-        """Apache Kafka on the base image, with this machine's Java."""
         data = self._folder("broker", 65534, 65534)
         (data / "server.properties").write_text(
             server_properties(Path("/data"), Ports(9092, 9093), None, {})

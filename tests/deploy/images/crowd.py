@@ -25,7 +25,6 @@ from wire.catalogue import Catalogue
 
 
 def config_of(folder: Path, number: int) -> AgentConfig:
-    """The configuration of a host with a folder of its own."""
     config = load_config(folder / "agent.toml")
     own = Path("/var/lib/pointillist") / f"host-{number}"
     own.mkdir(parents=True)
@@ -48,7 +47,6 @@ def live(config: AgentConfig) -> None:
 
 
 def main() -> None:
-    """Join one after the other, then live all at once."""
     folder, hosts = Path(sys.argv[1]), int(sys.argv[2])
     configs = [config_of(folder, number) for number in range(hosts)]
     for number, config in enumerate(configs):

@@ -80,11 +80,9 @@ class Containers:
         )  # fmt: skip
 
     def run(self, name: str, *command: str) -> str:
-        """Run a command in one, and give what it printed."""
         return podman("exec", self._full(name), *command)
 
     def ends(self, name: str, *command: str) -> int:
-        """Run a command in one, and give its exit code."""
         return run_podman("exec", self._full(name), *command).returncode
 
     def said(self, name: str) -> str:

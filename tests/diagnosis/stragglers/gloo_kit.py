@@ -133,7 +133,6 @@ class GlooJob:
 def gloo_job(
     launcher: Launcher, folder: Path, ranks: int, cores: float | None
 ) -> Iterator[GlooJob]:
-    """Run a job of some ranks, each capped at so many cores."""
     with ExitStack() as stack:
         name = f"pointillist-{uuid4().hex[:8]}"
         groups = [
