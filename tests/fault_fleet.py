@@ -164,7 +164,9 @@ class FaultFleet(OutageFleet):
         return self._bend(cast("HelperPort", ServedHelper(self)))
 
     def agent_log(self, number: int, log: Transport) -> Transport:
-        return cast("Transport", TamperedLog(super().agent_log(number, log), self, number))
+        return cast(
+            "Transport", TamperedLog(super().agent_log(number, log), number, lambda: self.tamper)
+        )
 
     def agent(
         self, number: int, fault_point: Callable[[str], None] = lambda _point: None

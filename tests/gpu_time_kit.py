@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +52,9 @@ class Program(Steered):
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line.strip() for line in lines]
 
+    def close(self) -> None:
+        self.kill()
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -64,17 +65,4 @@ class Program(Steered):
         return self.process.returncode
 
 
-@contextmanager
-def program(
-    agent: Path,
-    *words: str,
-    source: str = "program.c",
-    options: tuple[str, ...] = (),
-    **environment: str,
-) -> Iterator[Program]:
-    """Run one for a while; it and its fakes are built with these options."""
-    found = Program(agent, *words, source=source, options=options, **environment)
-    try:
-        yield found
-    finally:
-        found.kill()
+program = Program

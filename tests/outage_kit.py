@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,9 +34,10 @@ from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
+from tests import process_kit
 from tests.agent_live import SteppedClock
 from tests.agent_world import T0, World
-from transport.factory import EmbeddedSettings, Side, TransportTable, open_transport
+from transport.factory import Side, TransportTable, open_transport
 from transport.files.keyfiles import HostKey, write_host_key, write_signing_key
 from transport.interface import Transport, TransportUnavailable
 from wire.catalogue import Catalogue
@@ -268,16 +270,8 @@ def _task(world: World, window_s: int, windows: int, lateness_s: int, first: int
 
 
 def leader_config(folder: Path, helper_pk: bytes, state: Path) -> LeaderConfig:
-    return LeaderConfig(
-        key_dir=folder / "keys-leader",
-        state_dir=state,
-        signed_dir=folder / "signed",
-        helper_pk=helper_pk,
-        user="pointillist-leader",
-        transport=EmbeddedSettings(folder / "log"),
-        helper=None,
-        database=folder / "store" / "r.duckdb",
+    return replace(
+        process_kit.leader_config(folder, helper_pk),
+        state_dir=state, helper=None, database=folder / "store" / "r.duckdb",
         releases_dir=folder / "releases",
-        catalogue=None,
-        status_file=folder / "leader-status.json",
-    )
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from transport.interface import Transport
 
@@ -13,30 +13,28 @@ Tamper = Callable[[int, Sent], Sequence[Sent]]
 """Gives what reaches the log in place of a record of the host with a number."""
 
 
-class Tampering(Protocol):
-    tamper: Tamper | None
-
-
 class TamperedLog:
-    def __init__(self, inner: Transport, by: Tampering, number: int) -> None:
-        self._inner, self._by, self._number = inner, by, number
+    def __init__(
+        self, inner: Transport, number: int, in_force: Callable[[], Tamper | None]
+    ) -> None:
+        self._inner, self._number, self._in_force = inner, number, in_force
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def producer(self) -> TamperedProducer:
-        return TamperedProducer(self._inner.producer(), self._by, self._number)
+        return TamperedProducer(self._inner.producer(), self._number, self._in_force)
 
 
 class TamperedProducer:
-    def __init__(self, inner: Any, by: Tampering, number: int) -> None:
-        self._inner, self._by, self._number = inner, by, number
+    def __init__(self, inner: Any, number: int, in_force: Callable[[], Tamper | None]) -> None:
+        self._inner, self._number, self._in_force = inner, number, in_force
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
-        tamper = self._by.tamper
+        tamper = self._in_force()
         sent = (topic, key, value)
         for record in [sent] if tamper is None else tamper(self._number, sent):
             self._inner.send(*record)

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(what: Callable[[], T | None], patience_s: float = 120.0) -> T:
+def until(what: Callable[[], T | None], patience_s: float = 420.0) -> T:
     """Ask until the answer is true, and give it; the bound only ends a test that would hang."""
     give_up_s = time.monotonic() + patience_s
     while not (seen := what()):

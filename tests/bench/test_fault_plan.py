@@ -11,13 +11,12 @@ import pytest
 
 from bench.diagnosis.disturbance import Disturbance, Spent, too_much
 from bench.diagnosis.faults.fault import GROWING, Effect
-from bench.diagnosis.faults.others import NONE
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
 from bench.diagnosis.impact import impact
-from bench.diagnosis.plan import OTHERS, Run, plan
+from bench.diagnosis.plan import Run, plan
 from bench.diagnosis.shared import Knobs, StepLog
 from bench.diagnosis.sitting import pending, recording_path
-from bench.diagnosis.workload import STEP_LOOP, WORKLOADS
+from bench.diagnosis.workload import STEP_LOOP
 from diagnosis.detect.findings import Cause
 
 MS = 1_000_000
@@ -55,30 +54,6 @@ def test_plan_crosses_every_injector_with_every_intensity_on_the_step_loop() -> 
     )
     expected = itertools.product(INJECTORS, range(3))
     assert crossed == Counter(expected)
-
-
-def test_plan_cut_off_after_two_series_has_met_every_cause_by_both_injectors() -> None:
-    first, second = plan()[:8], plan()[8:16]
-    for series in (first, second):
-        assert len({run.causes for run in series}) == 8
-    assert {run.injectors for run in (*first, *second)} == {(kind.injector,) for kind in NAMED}
-
-
-def test_plan_gives_the_other_workloads_one_injector_of_a_cause() -> None:
-    assert {run.workload for run in plan(rounds=1)} == set(WORKLOADS)
-    for injectors in OTHERS.values():
-        causes = [INJECTORS[name].cause for name in injectors]
-        assert len(set(causes)) == len(causes)
-
-
-def test_plan_lets_two_workers_run_only_without_a_fault() -> None:
-    for run in plan():
-        assert run.workers == 1 or set(run.causes) <= {NONE}
-
-
-def test_plan_names_no_two_runs_alike() -> None:
-    names = [run.name for run in plan()]
-    assert len(set(names)) == len(names)
 
 
 def test_sitting_leaves_out_what_is_recorded(tmp_path: Path) -> None:

@@ -28,10 +28,6 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_pages_quote_the_committed_results_and_nothing_typed() -> None:
-    assert figures.review(write=False) == []
-
-
 def test_mark_is_filled_by_an_expression_and_its_style(results: Path) -> None:
     pages = Pages(context_of(results))
     page = (

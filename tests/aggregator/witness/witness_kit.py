@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -29,19 +29,6 @@ WITNESS_KEY = signing_key("witness")
 HELPER_KEYS = (signing_key("helper"), signing_key("another helper"))
 
 
-class Stand(Protocol):
-    def open(self, helper: SigningKey = HELPER_KEYS[0]) -> Witness: ...
-
-    def stop(self) -> None: ...
-
-    def start(self) -> None: ...
-
-    def forget(self, above: int) -> None:
-        """Lose the links above a sequence, as a backup that is put back does."""
-
-    def end(self) -> None: ...
-
-
 class MemoryStand:
     """A witness of the tests: chains in memory."""
 
@@ -59,6 +46,7 @@ class MemoryStand:
         self.up = True
 
     def forget(self, above: int) -> None:
+        """Lose the links above a sequence, as a backup that is put back does."""
         for chain in self.chains.values():
             del chain[above:]
 
@@ -168,6 +156,9 @@ class PostgresqlStand:
         """Leave the server running: its fixture ends it."""
         if not self.server.runs:
             self.server.start()
+
+
+Stand = MemoryStand | ProcessStand | PostgresqlStand
 
 
 def patiently(ask: Callable[[], T]) -> T:

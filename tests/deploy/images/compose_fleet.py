@@ -13,7 +13,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,10 +28,11 @@ from tests.deploy.images.container_fleet import (
     LEADER_UID,
     LOG_GID,
     OPERATORS,
-    PLAN,
     broker_mounts,
     broker_script,
     give,
+    seccomp_profile,
+    sign_task,
     volumes,
 )
 from tests.deploy.images.podman import ENVIRONMENT, REPOSITORY, image, run_podman
@@ -131,17 +131,7 @@ class ComposeFleet:
         return str(json.loads(shown)[0]["public_key"])
 
     def _sign_task(self) -> None:
-        (self.folder / "plan.toml").write_text(PLAN)
-        leader, helper = self.public_key("leader"), self.public_key("helper")
-        self.people(
-            "task", "build", "--plan", "plan.toml", "--series", "minute", "--leader", leader,
-            "--helper", helper, "--start", f"{int(time.time())}", "--out", "minute.task",
-        )  # fmt: skip
-        self.people("task", "sign", "minute.task", "--key", "keys/leader/identity.key")
-        self.people(
-            "helper", "countersign", "minute.task", "--key", "keys/helper/identity.key",
-            "--leader", leader,
-        )  # fmt: skip
+        sign_task(self.people, self.folder, self.public_key("leader"), self.public_key("helper"))
         for role in ("leader", "helper"):
             copy = self.folder / "fleet" / role / "signed" / "minute.task"
             shutil.copyfile(self.folder / "minute.task", copy)
@@ -168,9 +158,7 @@ class ComposeFleet:
             "image": image("base"), "entrypoint": [str(PROMETHEUS)],
             "volumes": volumes({PROMETHEUS: f"{PROMETHEUS}:ro"}),
         }  # fmt: skip
-        seccomp = self.folder / "seccomp.json"
-        made = REPOSITORY / "deploy" / "images" / "agent_seccomp.py"
-        seccomp.write_text(_run([sys.executable, str(made)], self.folder))
+        seccomp = seccomp_profile(self.folder)
         agent = {
             "environment": {"NODE_NAME": "node-1"}, "security_opt": [f"seccomp={seccomp}"],
         }  # fmt: skip

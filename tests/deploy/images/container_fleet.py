@@ -93,17 +93,7 @@ class ContainerFleet:
         )
 
     def sign_task(self) -> None:
-        (self.operators / "plan.toml").write_text(PLAN)
-        leader, helper = self.public["leader"], self.public["helper"]
-        self.ask(
-            "task", "build", "--plan", "plan.toml", "--series", "minute", "--leader", leader,
-            "--helper", helper, "--start", f"{int(time.time())}", "--out", "minute.task",
-        )  # fmt: skip
-        self.ask("task", "sign", "minute.task", "--key", "keys/leader/identity.key")
-        self.ask(
-            "helper", "countersign", "minute.task", "--key", "keys/helper/identity.key",
-            "--leader", leader,
-        )  # fmt: skip
+        sign_task(self.ask, self.operators, self.public["leader"], self.public["helper"])
 
     def vouch(self) -> None:
         """A token for each host: six of each operator."""
@@ -190,13 +180,7 @@ class ContainerFleet:
     def _start_agent(self) -> None:
         etc, state = self._folder("agent-etc"), self._folder("agent-state")
         (etc / "agent.toml").write_text(_agent_config(self.public, ebpf=True))
-        profile = self.folder / "seccomp.json"
-        profile.write_text(
-            subprocess.run(
-                [sys.executable, REPOSITORY / "deploy" / "images" / "agent_seccomp.py"],
-                capture_output=True, text=True, check=True,
-            ).stdout
-        )  # fmt: skip
+        profile = seccomp_profile(self.folder)
         tokens = self._given("tokens", self.operators / "tokens" / "node-1.token")
         mounts = {
             etc: "/etc/pointillist:ro",
@@ -305,6 +289,25 @@ class ContainerFleet:
             shutil.copy(file, folder)
         give(folder, 0, LOG_GID, 0o440)
         return folder
+
+
+def sign_task(ask: Callable[..., str], folder: Path, leader: str, helper: str) -> None:
+    """One series of minutes from now on, under both signatures: minute.task of a folder."""
+    (folder / "plan.toml").write_text(PLAN)
+    ask(
+        "task", "build", "--plan", "plan.toml", "--series", "minute", "--leader", leader,
+        "--helper", helper, "--start", f"{int(time.time())}", "--out", "minute.task",
+    )  # fmt: skip
+    ask("task", "sign", "minute.task", "--key", "keys/leader/identity.key")
+    signing = ("--key", "keys/helper/identity.key", "--leader", leader)
+    ask("helper", "countersign", "minute.task", *signing)
+
+
+def seccomp_profile(folder: Path) -> Path:
+    made = [sys.executable, str(REPOSITORY / "deploy" / "images" / "agent_seccomp.py")]
+    profile = folder / "seccomp.json"
+    profile.write_bytes(subprocess.run(made, capture_output=True, check=True).stdout)
+    return profile
 
 
 def broker_script() -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from collectors.bpf.cgroup_names import hierarchy_of
-from tests.cgroup_kit import remove_cgroup
+from tests.bpf_kit import remove_cgroup
 
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
 _RANKS: Final = Path(__file__).with_name("gloo_ranks.py")
