@@ -321,15 +321,26 @@ def _epsilon(plan: Plan, factor: float) -> float:
 LLAMA3_DAYS: Final = 54
 LLAMA3_HOSTS: Final = 2048
 
-_LLAMA3: Final = (
-    "faulty GPU 148, GPU HBM3 memory 72, software bug 54, network switch or cable 35, unplanned "
-    "host maintenance 32, GPU SRAM memory 19, GPU system processor 17, NIC 7, NCCL watchdog "
-    "timeout 7, silent data corruption 6, GPU thermal interface or sensor 6, SSD 3, power supply "
-    "3, server chassis 2, I/O expansion board 2, dependency 2, CPU 2, system memory 2"
+LLAMA3_INTERRUPTIONS: Final = (
+    ("faulty GPU", 148),
+    ("GPU HBM3 memory", 72),
+    ("software bug", 54),
+    ("network switch or cable", 35),
+    ("unplanned host maintenance", 32),
+    ("GPU SRAM memory", 19),
+    ("GPU system processor", 17),
+    ("NIC", 7),
+    ("NCCL watchdog timeout", 7),
+    ("silent data corruption", 6),
+    ("GPU thermal interface or sensor", 6),
+    ("SSD", 3),
+    ("power supply", 3),
+    ("server chassis", 2),
+    ("I/O expansion board", 2),
+    ("dependency", 2),
+    ("CPU", 2),
+    ("system memory", 2),
 )
-LLAMA3_INTERRUPTIONS: Final = [
-    (cause, int(times)) for cause, _, times in (row.rpartition(" ") for row in _LLAMA3.split(", "))
-]
 """Unexpected ones of Llama 3 405B's pre-training: 54 days, 16,384 GPUs in hosts of 8.
 
 Source      Llama Team, "The Llama 3 Herd of Models", 2024, table 5
