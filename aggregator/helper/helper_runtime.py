@@ -29,6 +29,7 @@ from aggregator.witness.chain import (
     WitnessedChain,
     WitnessUnavailable,
 )
+from privacy.signing import verify
 from transport.factory import Side, open_transport
 from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
 from transport.process.supervision import Notifier

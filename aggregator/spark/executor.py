@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from aggregator.leader.admission import Parked
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import BatchKey
 from transport.interface import Record
 from wire.topics import REPORTS
 
-from .partial_sums import Gathered, Gatherer, KnownHosts, ParkedReport, PartialSum
+from .partial_sums import Gathered, Gatherer, KnownHosts, PartialSum
 
 COLUMNS: Final = ("partition", "offset", "value", "appended_us")
 
@@ -131,7 +132,7 @@ def _sum_of(partition: int, row: Mapping[str, Any]) -> PartialSum:
     )
 
 
-def _parked_row(report: ParkedReport) -> dict[str, Any]:
+def _parked_row(report: Parked) -> dict[str, Any]:
     record = report.record
     return _key_row(report.key) | {
         "offset": record.offset,
@@ -142,9 +143,9 @@ def _parked_row(report: ParkedReport) -> dict[str, Any]:
     }
 
 
-def _parked_of(partition: int, row: Mapping[str, Any]) -> ParkedReport:
+def _parked_of(partition: int, row: Mapping[str, Any]) -> Parked:
     record = Record(REPORTS, partition, row["offset"], b"", row["value"], row["appended_s"])
-    return ParkedReport(record, row["received_s"], _key_of(row), row["name"])
+    return Parked(record, row["received_s"], _key_of(row), row["name"])
 
 
 @dataclass(frozen=True, slots=True)

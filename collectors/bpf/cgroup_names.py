@@ -58,6 +58,9 @@ class CgroupNames:
     def ids(self, names: Collection[str]) -> set[int]:
         return {cgroup for cgroup, name in self._names.items() if name in names}
 
+    def every(self) -> Collection[str]:
+        return self._names.values()
+
     def unknown(self, cgroups: set[int]) -> set[int]:
         return cgroups - self._names.keys()
 

@@ -323,8 +323,8 @@ def report(
     It holds everything that it shows, loads nothing, and prints well. It has what an analyst may
     see: no series that was released to a single operator. Making it costs no privacy budget.
     """
-    from web.page_state import PageState
     from web.span_report import ReportRefused, span_report
+    from web.store_reading import PageState
 
     chosen = [
         name
