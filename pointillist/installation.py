@@ -11,6 +11,7 @@ write below /var/lib/pointillist alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,49 +20,36 @@ from typing import Final
 
 import platformdirs
 
-
-@dataclass(frozen=True, slots=True)
-class ExtraPackage:
-    """A package that is not installed with every program.
-
-    name        as registries know it
-    extras      that bring it, the smallest first
-    """
-
-    name: str
-    extras: tuple[str, ...]
-
-
 _PARTIES: Final = ("aggregator", "web")
-PACKAGES: Final[Mapping[str, ExtraPackage]] = {
-    "capstone": ExtraPackage("capstone", ("agent",)),
-    "confluent_kafka": ExtraPackage("confluent-kafka", ("aggregator",)),
-    "dp_accounting": ExtraPackage("dp-accounting", ("agent", "aggregator")),
-    "duckdb": ExtraPackage("duckdb", _PARTIES),
-    "fastapi": ExtraPackage("fastapi", ("web",)),
-    "grpc": ExtraPackage("grpcio", ("aggregator",)),
-    "ijson": ExtraPackage("ijson", ("agent", *_PARTIES, "training")),
-    "jinja2": ExtraPackage("jinja2", ("agent", "web")),
-    "jupyterlab": ExtraPackage("jupyterlab", ("notebook",)),
-    "kafka": ExtraPackage("kafka-python", ("agent",)),
-    "matplotlib": ExtraPackage("matplotlib", ("training", "simulator")),
-    "opendp": ExtraPackage("opendp", ("simulator",)),
-    "opentelemetry": ExtraPackage("opentelemetry-proto", ("agent",)),
-    "pandas": ExtraPackage("pandas", _PARTIES),
-    "prometheus_client": ExtraPackage("prometheus-client", ("agent", *_PARTIES)),
-    "psutil": ExtraPackage("psutil", ("agent", "aggregator")),
-    "psycopg": ExtraPackage("psycopg", ("witness-postgresql",)),
-    "pyarrow": ExtraPackage("pyarrow", (*_PARTIES, "training")),
-    "pynvml": ExtraPackage("nvidia-ml-py", ("agent",)),
-    "pyspark": ExtraPackage("pyspark", ("spark",)),
-    "scipy": ExtraPackage("scipy", (*_PARTIES, "training")),
-    "simpy": ExtraPackage("simpy", ("simulator",)),
-    "sklearn": ExtraPackage("scikit-learn", ("training",)),
-    "starlette": ExtraPackage("starlette", ("agent",)),
-    "urllib3": ExtraPackage("urllib3", ("agent", "aggregator", "web")),
-    "uvicorn": ExtraPackage("uvicorn", ("agent", "web")),
+PACKAGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "capstone": ("capstone", ("agent",)),
+    "confluent_kafka": ("confluent-kafka", ("aggregator",)),
+    "dp_accounting": ("dp-accounting", ("agent", "aggregator")),
+    "duckdb": ("duckdb", _PARTIES),
+    "fastapi": ("fastapi", ("web",)),
+    "grpc": ("grpcio", ("aggregator",)),
+    "ijson": ("ijson", ("agent", *_PARTIES, "training")),
+    "jinja2": ("jinja2", ("agent", "web")),
+    "jupyterlab": ("jupyterlab", ("notebook",)),
+    "kafka": ("kafka-python", ("agent",)),
+    "matplotlib": ("matplotlib", ("training", "simulator")),
+    "opendp": ("opendp", ("simulator",)),
+    "opentelemetry": ("opentelemetry-proto", ("agent",)),
+    "pandas": ("pandas", _PARTIES),
+    "prometheus_client": ("prometheus-client", ("agent", *_PARTIES)),
+    "psutil": ("psutil", ("agent", "aggregator")),
+    "psycopg": ("psycopg", ("witness-postgresql",)),
+    "pyarrow": ("pyarrow", (*_PARTIES, "training")),
+    "pynvml": ("nvidia-ml-py", ("agent",)),
+    "pyspark": ("pyspark", ("spark",)),
+    "scipy": ("scipy", (*_PARTIES, "training")),
+    "simpy": ("simpy", ("simulator",)),
+    "sklearn": ("scikit-learn", ("training",)),
+    "starlette": ("starlette", ("agent",)),
+    "urllib3": ("urllib3", ("agent", "aggregator", "web")),
+    "uvicorn": ("uvicorn", ("agent", "web")),
 }
-"""The module that is imported -> its package; a test holds it to pyproject.toml."""
+"""The module that is imported -> its package, and the extras that bring it, the smallest first."""
 
 
 _EXTRA_OF: Final[Mapping[str, str]] = {
@@ -87,7 +75,8 @@ def extra_with(module: str, group: str) -> tuple[str, str] | None:
     if package is None:
         return None
     own = _EXTRA_OF.get(group, "")
-    return package.name, own if own in (*package.extras, "simulator") else package.extras[0]
+    name, extras = package
+    return name, own if own in (*extras, "simulator") else extras[0]
 
 
 FOLDERS: Final[Mapping[str, str]] = {
@@ -142,3 +131,9 @@ def default_folder(role: str) -> Path:
 
 def default_folders() -> list[Path]:
     return list(dict.fromkeys(default_folder(role) for role in ROLES))
+
+
+def public_fingerprint(public: bytes) -> str:
+    """SHA-256 of what is public, its first 16 bytes in groups that people can compare aloud."""
+    digest = hashlib.sha256(public).hexdigest()[:32]
+    return ":".join(digest[i : i + 4] for i in range(0, 32, 4))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, fsum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -111,34 +111,14 @@ def fit(points: Sequence[tuple[int, float]]) -> Cost:
 def shipped_costs(path: Path = COSTS_FILE) -> MeasuredCosts:
     """Read the slopes that came with this installation; `make bench-scale` measures them."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    return MeasuredCosts(_costs(found["one"]), found["error_percent"], found["source"])
-
-
-def _costs(found: Mapping[str, Any]) -> Costs:
-    roles = {role: Cost(**found[role]) for role in ("leader", "helper", "broker")}
-    return Costs(**roles, epoch_us=found["epoch_us"])
+    one = found["one"]
+    roles = {role: Cost(**one[role]) for role in ("leader", "helper", "broker")}
+    costs = Costs(**roles, epoch_us=one["epoch_us"])
+    return MeasuredCosts(costs, found["error_percent"], found["source"])
 
 
 def size_of(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> Size:
     """What so many hosts need that report these tasks, with one process a role of a fleet."""
-    cores = _cores(hosts, tasks, costs)
-    bytes_s = fsum(
-        (report_length(task.d, Scheme.MASKED) + OVERHEAD_BYTES) * hosts / task.window_s
-        for task in tasks
-    )
-    return Size(
-        fsum(hosts / task.window_s for task in tasks),
-        *cores,
-        ceil(max(cores[:2])),
-        max(REPLICAS, ceil(bytes_s * REPLICAS / BROKER_BYTES_S)),
-        bytes_s,
-        bytes_s * DAY_S,
-        bytes_s * REPLICAS * RETENTION_S,
-        float(hosts * sum(task.d for task in tasks) * Scheme.MASKED.word_bytes),
-    )
-
-
-def _cores(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> tuple[float, float, float]:
     epochs_us = hosts / EPOCH_S * costs.epoch_us
 
     def us(role: Cost) -> float:
@@ -146,4 +126,19 @@ def _cores(hosts: int, tasks: Sequence[TaskLoad], costs: Costs) -> tuple[float, 
 
     roles = us(costs.leader) + epochs_us, us(costs.helper) + epochs_us, us(costs.broker) * REPLICAS
     leader, helper, broker = (role_us / 1e6 / BUSY for role_us in roles)
-    return leader, helper, broker
+    bytes_s = fsum(
+        (report_length(task.d, Scheme.MASKED) + OVERHEAD_BYTES) * hosts / task.window_s
+        for task in tasks
+    )
+    return Size(
+        fsum(hosts / task.window_s for task in tasks),
+        leader,
+        helper,
+        broker,
+        ceil(max(leader, helper)),
+        max(REPLICAS, ceil(bytes_s * REPLICAS / BROKER_BYTES_S)),
+        bytes_s,
+        bytes_s * DAY_S,
+        bytes_s * REPLICAS * RETENTION_S,
+        float(hosts * sum(task.d for task in tasks) * Scheme.MASKED.word_bytes),
+    )

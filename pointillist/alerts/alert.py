@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from transport.settings.config import limited, read_tree
@@ -36,14 +35,6 @@ class Alert:
         """Name it by its labels and its beginning: a later fact of the same kind is another."""
         told = json.dumps([sorted(self.labels.items()), int(self.starts_s)])
         return sha256(told.encode()).hexdigest()[:32]
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "labels": dict(self.labels),
-            "annotations": dict(self.annotations),
-            "starts_s": self.starts_s,
-            "ends_s": self.ends_s,
-        }
 
 
 FORMAT = 1

@@ -15,7 +15,7 @@ import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -121,7 +121,14 @@ class AlertOutbox:
 
         again_s   how often; None: never
         """
-        return [kept for kept in self.kept.values() if _is_due(kept, receiver, now_s, again_s)]
+
+        def is_due(kept: KeptAlert) -> bool:
+            taken_s = kept.taken_s.get(receiver)
+            if taken_s is None:
+                return True
+            return again_s is not None and now_s < kept.alert.ends_s and now_s - taken_s >= again_s
+
+        return list(filter(is_due, self.kept.values()))
 
     def forget(self, now_s: float, receivers: Iterable[str]) -> None:
         """Drop what is long over and was taken by everybody."""
@@ -137,20 +144,10 @@ class AlertOutbox:
         document: dict[str, Any] = {
             "format": FORMAT,
             "journal_ns": self.journal_ns,
-            "alerts": {
-                name: {"alert": kept.alert.document(), "taken_s": kept.taken_s}
-                for name, kept in self.kept.items()
-            },
+            "alerts": {name: asdict(kept) for name, kept in self.kept.items()},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(self.path, json.dumps(document).encode())
-
-
-def _is_due(kept: KeptAlert, receiver: str, now_s: float, again_s: float | None) -> bool:
-    taken_s = kept.taken_s.get(receiver)
-    if taken_s is None:
-        return True
-    return again_s is not None and now_s < kept.alert.ends_s and now_s - taken_s >= again_s
 
 
 ALERTMANAGER: Final = "alertmanager"
@@ -186,7 +183,15 @@ class Receiver:
         url = self.address.url
         if self.name == ALERTMANAGER:
             url = url.rstrip("/") + _API
-        body: Any = [_posted(alert) for alert in alerts]
+        body: Any = [
+            {
+                "labels": alert.labels,
+                "annotations": alert.annotations,
+                "startsAt": datetime.fromtimestamp(alert.starts_s, UTC).isoformat(),
+                "endsAt": datetime.fromtimestamp(alert.ends_s, UTC).isoformat(),
+            }
+            for alert in alerts
+        ]
         if self.name == WEBHOOK:
             body = {"version": 1, "alerts": body}
         ca_file = self.address.ca_file
@@ -222,19 +227,6 @@ class Receiver:
 def receivers(config: AlertsConfig) -> list[Receiver]:
     named = ((ALERTMANAGER, config.alertmanager, _AGAIN_S), (WEBHOOK, config.webhook, None))
     return [Receiver(name, at, again_s) for name, at, again_s in named if at is not None]
-
-
-def _posted(alert: Alert) -> dict[str, Any]:
-    return {
-        "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
-        "startsAt": _moment(alert.starts_s),
-        "endsAt": _moment(alert.ends_s),
-    }
-
-
-def _moment(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from edge_agent.live import read_ledger
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.sent_view import SentReport, put_into, sections_of, sent_reports
+from pointillist.installation import public_fingerprint
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
 from wire.catalogue import Catalogue
@@ -42,7 +43,6 @@ from wire.topics import REPORTS
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG
-from .keys_command import fingerprint
 from .output import (
     CommandError,
     ConfigOption,
@@ -259,8 +259,8 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
         body |= {
             "version": task.version, "scheme": task.scheme.value, "coordinates": task.d,
             "n_min": task.n_min,
-            "leader": fingerprint(task.leader_pk), "leader_pk": task.leader_pk,
-            "helper": fingerprint(task.helper_pk) if task.helper_pk else None,
+            "leader": public_fingerprint(task.leader_pk), "leader_pk": task.leader_pk,
+            "helper": public_fingerprint(task.helper_pk) if task.helper_pk else None,
             "helper_pk": task.helper_pk or None,
             "inputs_kept": put_in is not None,
             "sections": sections_of(task, Catalogue.load(), put_in),

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,24 +125,9 @@ def demo(
         raise usage_error("--no-web: expected neither --open nor --serve beside it")
     person = not json and _person_looks_on()
     pages = bool(open_ or serve or (not json if web is None else web))
-    shown = Shown(json, person, pages, open_, serve=person if serve is None else serve)
-    _play(plan, out, shown, kafka=kafka)
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What is shown, and to whom.
-
-    json        nothing but one document at the end
-    person      who is at the terminal can end it by Ctrl-C, and is told what was released
-    web, open_, serve   whether pages are served, opened in a browser, and served on at the end
-    """
-
-    json: bool
-    person: bool
-    web: bool
-    open_: bool
-    serve: bool
+    serve = person if serve is None else serve
+    interrupt_on_signals()
+    _play(plan, out, kafka=kafka, json=json, person=person, web=pages, open_=open_, serve=serve)
 
 
 def _person_looks_on() -> bool:
@@ -150,13 +135,20 @@ def _person_looks_on() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
 
 
-def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
+def _play(
+    plan: DemoPlan, out: Path, *, kafka: bool, json: bool, person: bool, web: bool, open_: bool,
+    serve: bool,
+) -> None:  # fmt: skip
+    """Play a demo.
+
+    person      who is at the terminal can end it by Ctrl-C, and is told what was released
+    web, open_, serve   whether pages are served, opened in a browser, and served on at the end
+    """
     from pointillist.broker.local import BrokerError, LocalBroker
     from pointillist.play.demo_fleet import DemoFleet, RunFolders
     from pointillist.play.demo_run import DemoPages, released
     from pointillist.play.processes import ChildFailed, Family
 
-    interrupt_on_signals()
     folder = new_run_folder(out, "demo", "--out")
     folders = RunFolders.make(embedded=not kafka)
     try:
@@ -165,14 +157,14 @@ def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
             broker = None if local is None else local.start(say).bootstrap
             family = stack.enter_context(Family(folders.logs))
             fleet, pages = DemoFleet(replace(plan, kafka=broker), folders, family), None
-            if shown.web:
+            if web:
                 servers = stack.enter_context(Family(folders.logs))
-                pages = DemoPages(fleet, servers, open_page if shown.open_ else None)
+                pages = DemoPages(fleet, servers, open_page if open_ else None)
             try:
-                tally = _follow(fleet, family, pages, folder, quiet=shown.json)
+                tally = _follow(fleet, family, pages, folder, quiet=json)
                 family.stop()
             except KeyboardInterrupt as interrupt:
-                if isinstance(interrupt, Terminated) or not shown.person:
+                if isinstance(interrupt, Terminated) or not person:
                     raise
                 say("ending; Ctrl-C again ends at once")
                 family.stop()
@@ -183,8 +175,8 @@ def _play(plan: DemoPlan, out: Path, shown: Shown, *, kafka: bool) -> None:
                     ) from None
                 _end(fleet, tally, folder, json=False, early=True)
                 raise typer.Exit(ExitCode.INTERRUPTED) from None
-            _end(fleet, tally, folder, shown.json)
-            if pages is not None and shown.serve:
+            _end(fleet, tally, folder, json)
+            if pages is not None and serve:
                 with suppress(KeyboardInterrupt):
                     pages.serve(say)
     except (BrokerError, ChildFailed) as error:
@@ -226,15 +218,17 @@ def _end(
         why = f": {late:,} reports came too late for this machine's pace" if late else ""
         hint = f"fewer hosts need less: --hosts 300; the logs are in {logs}"
         raise CommandError(ExitCode.FAILED, f"nothing was released{why}", hint)
-    kept = keep(lambda where: demo_summary.write_results(fleet, tally, summary, where), folder)
-    whole = kept.written or summary
+    written, problem = keep(
+        lambda where: demo_summary.write_results(fleet, tally, summary, where), folder
+    )
+    whole = written or summary
     if json:
         emit(whole, json)
     else:
         end = demo_summary.demo_end(whole, tally.mean.mean(), tally.events, early=early)
         print_summary(Console(), end)
-    if kept.problem is not None:
-        raise unavailable(kept.problem)
+    if problem is not None:
+        raise unavailable(problem)
 
 
 def _check_trace(trace: Path) -> None:

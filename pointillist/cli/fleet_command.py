@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pointillist.fleet import party_setup
-from pointillist.fleet.party_card import CardRefused, FleetParty, card_fingerprint
+from pointillist.fleet.party_card import CardRefused, FleetParty
 from pointillist.fleet.party_config_text import shell_line
 from pointillist.fleet.party_files import FolderUnusable
+from pointillist.installation import public_fingerprint
 from pointillist.plan_file import PlanFileError
 from pointillist.play.processes import Family
 from pointillist.table import terminal_columns
@@ -226,7 +227,7 @@ def _show_next(folder: party_setup.PartyFolder, json: bool) -> None:
         "party": card.party,
         "name": card.name,
         "card": str(folder.own_card),
-        "fingerprint": card_fingerprint(folder.own_card.read_bytes()),
+        "fingerprint": public_fingerprint(folder.own_card.read_bytes()),
         "next": steps,
     }
     emit(body, json, lambda _: _told(body, steps))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import time
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from aggregator.state.state_file import StorageUnavailable, write_all_durably
-from pointillist.installation import default_folder, default_folders
+from pointillist.installation import default_folder, default_folders, public_fingerprint
 from pointillist.table import terminal_columns, value_lines
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -136,12 +135,6 @@ FolderOption = Annotated[
         show_default=False,
     ),
 ]
-
-
-def fingerprint(public: bytes) -> str:
-    """SHA-256 of a public key, its first 16 bytes in groups that people can compare aloud."""
-    digest = hashlib.sha256(public).hexdigest()[:32]
-    return ":".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
 @app.command(epilog="Example: pointillist keys generate helper --folder ./keys")
@@ -314,7 +307,7 @@ def show_file(path: Path) -> dict[str, Any]:
                 more = {"public_key": public.hex()}
     except keyfiles.KeyFileRefused as error:
         return {"file": str(path), "error": str(error)}
-    return {"file": str(path), "kind": kind, "fingerprint": fingerprint(public), **more}
+    return {"file": str(path), "kind": kind, "fingerprint": public_fingerprint(public), **more}
 
 
 def _user(role: str) -> str:

@@ -14,10 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -97,33 +96,26 @@ def _refusal(folder: Path, option: str, why: str | None, number: int | None = No
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFile(Generic[T]):
-    """What was written, None for nothing, and one sentence about what went wrong, if anything."""
-
-    written: T | None
-    problem: str | None
-
-
-def keep(write: Callable[[Path], T], folder: Path) -> KeptFile[T]:
+def keep(write: Callable[[Path], T], folder: Path) -> tuple[T | None, str | None]:
     """Write results into a folder; where that fails, into a new one among the temporary files.
 
     write       writes all of them into a folder; raises OSError
+    Returns     what was written, and one sentence about what went wrong, if anything
     """
     try:
-        return KeptFile(write(folder), None)
+        return write(folder), None
     except OSError as error:
         first = why(error)
         shutil.rmtree(folder, ignore_errors=True)  # half of the results would only mislead
     spare = None
     try:
         spare = Path(tempfile.mkdtemp(prefix="pointillist-results-"))
-        return KeptFile(write(spare), f"{folder}: {first}; the files are in {spare} instead")
+        return write(spare), f"{folder}: {first}; the files are in {spare} instead"
     except OSError as error:
         if spare is not None:
             shutil.rmtree(spare, ignore_errors=True)
         told = f"{folder}: {first}, and {tempfile.gettempdir()}: {why(error)}"
-        return KeptFile(None, f"{told}; no file was kept")
+        return None, f"{told}; no file was kept"
 
 
 def why(error: OSError) -> str:

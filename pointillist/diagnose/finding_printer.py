@@ -47,7 +47,6 @@ class Teller:
         self._standing: OrderedDict[_Spike, Diagnosis] = OrderedDict()
         self._told: dict[_Spike, Diagnosis] = {}
         self.drawn = 0
-        self.told = 0
         self.diagnosed = 0
         """Spikes that got a diagnosis: each may have a picture."""
 
@@ -61,7 +60,6 @@ class Teller:
             before = self._before(finding, clock)
             if before is not None and _same(before, finding):
                 return
-        self.told += 1
         if self._as_json:
             self._show(json.dumps(as_object(finding, clock)))
             return

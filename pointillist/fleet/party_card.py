@@ -6,7 +6,6 @@ A party's certificate for the channel: its own key signs it, and the other party
 from __future__ import annotations
 
 import datetime
-import hashlib
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from pointillist.installation import public_fingerprint
 from transport.settings.config import build, host_port, limited, optional_address, parse_table
 from wire.fields import MAX_HOSTS, NAME
 
@@ -145,12 +145,6 @@ n_min = {self.n_min}
 """
 
 
-def card_fingerprint(content: bytes) -> str:
-    """SHA-256 of a whole card, its first 16 bytes in groups that people can compare aloud."""
-    digest = hashlib.sha256(content).hexdigest()[:32]
-    return ":".join(digest[i : i + 4] for i in range(0, 32, 4))
-
-
 def read_card(path: Path, fingerprint: str | None = None) -> PartyCard:
     """Read a card; with what its owner said that its fingerprint is, where it comes from outside.
 
@@ -172,7 +166,7 @@ def parse_card(content: bytes, where: str, fingerprint: str | None = None) -> Pa
     Raises      CardRefused
     """
     if len(content) <= _MOST_BYTES and fingerprint is not None:
-        found = card_fingerprint(content)
+        found = public_fingerprint(content)
         if fingerprint.strip().lower().replace(":", "") != found.replace(":", ""):
             raise CardRefused(
                 f"{where}: expected the card whose fingerprint its owner told you, {fingerprint}, "

@@ -16,7 +16,7 @@ from typing import Final
 
 from aggregator.enrolment.operators import OperatorKey, operator_keys
 from aggregator.party.channel_address import ChannelTable
-from pointillist.installation import AGENT_HOME, HOST_KEYS
+from pointillist.installation import AGENT_HOME, HOST_KEYS, public_fingerprint
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
 from transport.files.keyfiles import write_signing_key
@@ -29,7 +29,6 @@ from .party_card import (
     CardRefused,
     FleetParty,
     PartyCard,
-    card_fingerprint,
     make_certificate,
     parse_card,
     read_card,
@@ -295,7 +294,7 @@ def _hand_over(folder: PartyFolder, own: PartyCard) -> NextStep:
     }[FleetParty(own.party)]
     return NextStep(
         f"send {folder.own_card} to {to}",
-        f"tell them its fingerprint by another way: {card_fingerprint(content)}",
+        f"tell them its fingerprint by another way: {public_fingerprint(content)}",
     )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pointillist.broker.local import LocalBroker, jars
-from pointillist.fleet.party_card import card_fingerprint, read_card
+from pointillist.fleet.party_card import read_card
+from pointillist.installation import public_fingerprint
 from tests.fleet_kit import fleet_folder
 from tests.three_hosts_kit import ROOT, NamedHost, three_hosts
 
@@ -107,7 +108,7 @@ class Companies:
         """What each read out over the telephone."""
         cards = {name: self.base / "srv" / name.lower() / "card.toml" for name in self.hosts}
         return {
-            name.upper(): card_fingerprint(card.read_bytes())
+            name.upper(): public_fingerprint(card.read_bytes())
             for name, card in cards.items()
             if card.exists()
         }

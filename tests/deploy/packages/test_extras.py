@@ -104,7 +104,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 from pathlib import Path
 from pointillist.cli.fleet_command import app
-from pointillist.fleet.party_card import card_fingerprint
+from pointillist.installation import public_fingerprint
 
 def fleet(*words):
     app(list(words), standalone_mode=False)
@@ -120,7 +120,7 @@ for party in parties:
     for other in parties:
         if other != party:
             card = Path(folder, other, "card.toml")
-            told = card_fingerprint(card.read_bytes())
+            told = public_fingerprint(card.read_bytes())
             fleet("pair", f"{folder}/{party}", str(card), "--fingerprint", told)
     fleet("next", f"{folder}/{party}")
 """
@@ -157,7 +157,7 @@ def test_extra_of_the_notebook_brings_what_its_page_names() -> None:
 def test_every_package_of_an_extra_is_known_to_who_tells_what_to_install() -> None:
     for extra, requirements in EXTRAS.items():
         wanted = names(requirements) - {"pointillist"}
-        told = {package.name for package in PACKAGES.values() if extra in package.extras}
+        told = {name for name, extras in PACKAGES.values() if extra in extras}
         assert wanted - told <= ({"pandas"} if extra == "spark" else set()), extra
         assert told <= wanted, extra
 

@@ -34,9 +34,9 @@ def write(folder):
 
 folder = Path(sys.argv[1], "run")
 folder.mkdir()
-kept = keep(write, folder)
-print(kept.problem)
-names = sorted(path.name for path in kept.written.iterdir()) if kept.written else None
+written, problem = keep(write, folder)
+print(problem)
+names = sorted(path.name for path in written.iterdir()) if written else None
 print(names, folder.exists())
 """
 
@@ -75,8 +75,8 @@ def test_results_that_no_disk_takes_are_said_to_be_lost_as_files(tmp_path: Path)
 
 
 def test_results_are_kept_where_they_were_asked_for(tmp_path: Path) -> None:
-    kept = keep(lambda folder: (folder / "file").write_text("whole"), tmp_path)
-    assert (kept.written, kept.problem) == (5, None)
+    written, problem = keep(lambda folder: (folder / "file").write_text("whole"), tmp_path)
+    assert (written, problem) == (5, None)
     assert (tmp_path / "file").read_text() == "whole"
 
 

@@ -16,7 +16,6 @@ from pointillist.fleet.party_card import (
     CardRefused,
     FleetParty,
     PartyCard,
-    card_fingerprint,
     read_card,
 )
 from pointillist.fleet.party_setup import (
@@ -26,7 +25,7 @@ from pointillist.fleet.party_setup import (
     next_steps,
     take_card,
 )
-from pointillist.installation import HOST_KEYS
+from pointillist.installation import HOST_KEYS, public_fingerprint
 from pointillist.plan_file import load_plan
 from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder
@@ -60,7 +59,7 @@ def three() -> Iterator[Three]:
 
 def told(folder: PartyFolder) -> str:
     """The fingerprint of a party's card, as its people tell it."""
-    return card_fingerprint(folder.own_card.read_bytes())
+    return public_fingerprint(folder.own_card.read_bytes())
 
 
 def meet(taker: PartyFolder, *others: PartyFolder) -> None:
@@ -137,7 +136,7 @@ def test_one_key_for_two_operators_is_refused(three: Three, tmp_path: Path) -> N
     path = tmp_path / "birch.toml"
     path.write_text(twin.text)
     with pytest.raises(CardRefused, match="key of its own"):
-        take_card(three.vendor, path, card_fingerprint(path.read_bytes()))
+        take_card(three.vendor, path, public_fingerprint(path.read_bytes()))
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from pointillist.cli import main
 from pointillist.fleet import party_files, party_setup
-from pointillist.fleet.party_card import CardRefused, FleetParty, PartyCard, card_fingerprint
+from pointillist.fleet.party_card import CardRefused, FleetParty, PartyCard
 from pointillist.fleet.party_config_text import quoted, shell_line
 from pointillist.fleet.party_files import FolderUnusable, new_folder, replace_text, write_new
 from pointillist.fleet.party_setup import PartyFolder, PartyWishes, begin_party, take_card
+from pointillist.installation import public_fingerprint
 from privacy.signing import SigningKey
 from tests.fleet_kit import fleet_folder
 
@@ -64,7 +65,7 @@ def meet(taker: PartyFolder, *others: PartyFolder) -> None:
 def take(taker: PartyFolder, content: bytes, path: Path) -> PartyCard:
     """Take in what somebody posted, and told the fingerprint of: it is theirs, and hostile."""
     path.write_bytes(content)
-    return take_card(taker, path, card_fingerprint(content))
+    return take_card(taker, path, public_fingerprint(content))
 
 
 def everything(folder: PartyFolder) -> dict[Path, bytes]:
@@ -126,7 +127,7 @@ def test_every_byte_of_a_card_is_under_its_fingerprint(three: Three, tmp_path: P
     posted = tmp_path / "posted.toml"
     posted.write_bytes(head + b"\n[x]\n")
     with pytest.raises(CardRefused, match="at most"):
-        take_card(vendor, posted, card_fingerprint(head[: 1 << 16]))
+        take_card(vendor, posted, public_fingerprint(head[: 1 << 16]))
 
 
 def test_card_that_changes_while_it_is_taken_is_kept_as_it_was_compared(
@@ -141,10 +142,10 @@ def test_card_that_changes_while_it_is_taken_is_kept_as_it_was_compared(
 
     def swapping(content: bytes) -> str:
         posted.write_text(other)
-        return card_fingerprint(content)
+        return public_fingerprint(content)
 
-    monkeypatch.setattr("pointillist.fleet.party_card.card_fingerprint", swapping)
-    taken = take_card(vendor, posted, card_fingerprint(honest))
+    monkeypatch.setattr("pointillist.fleet.party_card.public_fingerprint", swapping)
+    taken = take_card(vendor, posted, public_fingerprint(honest))
     assert posted.read_text() == other
     assert taken.public_key == notary.card().public_key
     assert (vendor.cards / "helper-notary.toml").read_bytes() == honest
@@ -226,14 +227,14 @@ def test_cards_that_are_taken_at_once_are_all_pinned(
         time.sleep(0.05)
         replace_text(path, text)
 
-    monkeypatch.setattr(party_setup, "replace_text", slow)
+    monkeypatch.setattr(party_files, "replace_text", slow)
     names = [f"operator-{number}" for number in range(4)]
     cards = [PartyCard(SigningKey.generate().public_bytes, OPERATOR, name).text for name in names]
     with ThreadPoolExecutor() as pool:
         list(
             pool.map(
                 lambda text: take(
-                    vendor, text.encode(), tmp_path / card_fingerprint(text.encode())
+                    vendor, text.encode(), tmp_path / public_fingerprint(text.encode())
                 ),
                 cards,
             )
@@ -357,7 +358,7 @@ def test_printed_answer_of_pairing_has_nothing_that_a_terminal_acts_on(
     text = vendor.own_card.read_text().replace("# The card", "# \\u202e\N{RIGHT-TO-LEFT OVERRIDE}")
     posted = vendor.base.parent / "posted.toml"
     posted.write_text(text)
-    told = card_fingerprint(posted.read_bytes())
+    told = public_fingerprint(posted.read_bytes())
     words = ["pointillist", "fleet", "pair", str(acme.base), str(posted), "--fingerprint", told]
     monkeypatch.setattr("sys.argv", [*words, "--json"])
     with pytest.raises(SystemExit) as ended:
@@ -387,7 +388,7 @@ def test_plan_that_a_person_broke_is_named_by_what_comes_next(
     meet(vendor, notary)
     plan = vendor.home("leader") / "plan.toml"
     plan.write_text(plan.read_text().replace("hosts = 40", broken))
-    told = card_fingerprint(acme.own_card.read_bytes())
+    told = public_fingerprint(acme.own_card.read_bytes())
     pair = ["pair", str(vendor.base), str(acme.own_card), "--fingerprint", told]
     for words in (pair, ["next", str(vendor.base)]):
         monkeypatch.setattr("sys.argv", ["pointillist", "fleet", *words])
