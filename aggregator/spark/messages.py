@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
-from transport.settings.config import build, limited
+from transport.settings.config import ConfigError, build, limited
 from wire.batch import ENTRY
 from wire.fields import MAX_TIME
 from wire.rejection import Reason
@@ -31,10 +31,6 @@ _TASK_ID_BYTES: Final = 32
 
 Place = tuple[BatchKey, int]
 """A window, and a partition of its reports."""
-
-
-class BadMessage(ValueError):
-    """Bytes that are no update of a driver; says what was expected and what came."""
 
 
 def _bytes(content: object) -> bytes:
@@ -144,15 +140,15 @@ def encode_update(update: ReaderUpdate) -> bytes:
 
 
 def decode_update(raw: bytes) -> ReaderUpdate:
-    """Read an update. Raises BadMessage."""
+    """Read an update. Raises ConfigError."""
     try:
         table = json.loads(raw)
     except (ValueError, RecursionError):
-        raise BadMessage("expected an update of Spark's driver, got other bytes") from None
-    update = build(ReaderUpdate, table, error=BadMessage)
+        raise ConfigError("expected an update of Spark's driver, got other bytes") from None
+    update = build(ReaderUpdate, table)
     for counts in (update.rejected, *(refusals.reasons for refusals in update.refusals)):
         if unknown := next((name for name in counts if name not in set(Reason)), None):
-            raise BadMessage(f"reason: expected one of a refused report, got {unknown[:40]!r}")
+            raise ConfigError(f"reason: expected one of a refused report, got {unknown[:40]!r}")
     return update
 
 

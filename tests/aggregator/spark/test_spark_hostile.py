@@ -11,7 +11,6 @@ import pytest
 from aggregator.leader.admission import PARKED_PER_HOST
 from aggregator.protocol.interfaces import BatchKey
 from aggregator.spark.messages import (
-    BadMessage,
     NamedHosts,
     PartitionSum,
     ReaderUpdate,
@@ -34,6 +33,7 @@ from tests.protocol_kit import (
 from tests.reader_kit import HOSTS, PARTITIONS, after, give_epochs, honest_bytes
 from tests.spark_kit import Checkpoint, SparkFleet
 from transport.interface import partition_of
+from transport.settings.config import ConfigError
 from wire.envelope import Kind
 from wire.fields import MAX_TIME
 from wire.report import EPOCH_AT, TASK_AT
@@ -232,7 +232,7 @@ def test_epoch_that_was_given_up_and_asked_for_anew_is_waited_for(
 )
 def test_update_that_cannot_be_is_refused(said: bytes | ReaderUpdate, named: str) -> None:
     raw = said if isinstance(said, bytes) else encode_update(said)
-    with pytest.raises(BadMessage, match=named):
+    with pytest.raises(ConfigError, match=named):
         decode_update(raw)
 
 
