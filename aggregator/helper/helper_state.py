@@ -273,10 +273,7 @@ class HelperState:
         self._db.close()
 
     def check_writable(self) -> None:
-        """Make sure that the disk takes a commit.
-
-        Raises      StorageUnavailable, FencedOut
-        """
+        """Make sure that the disk takes a commit. Raises StorageUnavailable, FencedOut."""
         with self._changing() as commits:
             self._db.execute("UPDATE fence SET commits = ?", (commits,))
 

@@ -39,10 +39,7 @@ class LogPublisher:
         self._waiting: deque[tuple[str, bytes, bytes]] = deque()
 
     def open(self) -> None:
-        """Make the topics and the producer.
-
-        Raises      TransportUnavailable
-        """
+        """Make the topics and the producer. Raises TransportUnavailable."""
         create_topics(self._transport)
         if self._letters:
             self._transport.create_topic(topics.DEAD_LETTERS, 1)

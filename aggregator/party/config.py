@@ -350,10 +350,7 @@ def check_key(name: str, key: bytes) -> None:
 
 
 def load_leader_config(path: Path) -> LeaderConfig:
-    """Read leader.toml.
-
-    Raises      ConfigError, OSError
-    """
+    """Read leader.toml. Raises ConfigError, OSError."""
     table = read_table(path)
     if "listen" in table and "leader" not in table:
         raise ConfigError(f"{path}: this looks like a Helper's file; expected a Leader's")
@@ -373,10 +370,7 @@ def load_leader_config(path: Path) -> LeaderConfig:
 
 
 def load_helper_config(path: Path) -> HelperConfig:
-    """Read helper.toml.
-
-    Raises      ConfigError, OSError
-    """
+    """Read helper.toml. Raises ConfigError, OSError."""
     table = read_table(path)
     if "leader" in table:
         raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")

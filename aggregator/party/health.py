@@ -85,10 +85,7 @@ class Presence(Closing):
 
 
 def is_present(status_file: Path) -> bool:
-    """Whether some process holds it.
-
-    Raises      PermissionError where the file is another user's
-    """
+    """Whether some process holds it. Raises PermissionError where the file is another user's."""
     try:
         handle = os.open(_lock_file(status_file), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -192,10 +189,7 @@ class Health(Collector):
     # Over HTTP
 
     def serve(self, address: HttpAddress) -> MetricsServer:
-        """Serve /healthz, /readyz and /metrics.
-
-        Raises      AddressUnavailable
-        """
+        """Serve /healthz, /readyz and /metrics. Raises AddressUnavailable."""
         choose = f"port of [http] in {self._party}.toml, 0 for a free one"
         return MetricsServer(address.port, self.application(), choose, address.address)
 
@@ -260,10 +254,7 @@ def write_status(path: Path, status: Mapping[str, object]) -> None:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Read what a running or stopped party last said about itself.
-
-    Raises      OSError, ValueError
-    """
+    """Read what a running or stopped party last said about itself. Raises OSError, ValueError."""
     status = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(status, dict):
         raise ValueError(f"{path}: expected a status document, got {type(status).__name__}")

@@ -154,10 +154,7 @@ class DatabaseSession:
 
     @contextmanager
     def asking(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give the connection for one question, bounded in time.
-
-        Raises      DatabaseUnavailable
-        """
+        """Give the connection for one question, bounded in time. Raises DatabaseUnavailable."""
         try:
             if self._connection is None:
                 self._connection = self.database.connect(self._options)

@@ -123,10 +123,7 @@ class RosterSeen:
 
 
 def check_sum(vector: NDArray[np.int64] | NDArray[np.uint32], n: int) -> None:
-    """The check words of a sum count its hosts.
-
-    Raises      ReportRejected: check_sum
-    """
+    """The check words of a sum count its hosts. Raises ReportRejected: check_sum."""
     if (vector[:CHECK_WORDS] != n).any():
         raise ReportRejected(Reason.CHECK_SUM, f"check words of {n}", "others")
 

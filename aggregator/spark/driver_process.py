@@ -66,10 +66,7 @@ class SparkJob:
 
 
 def spark_job(config: LeaderConfig, parties: PinnedParties) -> SparkJob:
-    """The job of a Leader's driver.
-
-    Raises      SparkMissing, SparkRefused
-    """
+    """The job of a Leader's driver. Raises SparkMissing, SparkRefused."""
     if not isinstance(config.transport, KafkaSettings):
         raise SparkRefused("--engine spark: expected a table [transport.kafka], got another log")
     try:
@@ -128,10 +125,7 @@ def _quoted(text: str) -> str:
 
 
 def python_of(settings: SparkSettings) -> Path:
-    """The python of Spark's environment.
-
-    Raises      SparkMissing
-    """
+    """The python of Spark's environment. Raises SparkMissing."""
     python = settings.python or Path(__file__).resolve().parents[2] / ".venv-spark" / "bin/python"
     try:
         found = subprocess.run([python, "-c", _CHECK], timeout=_LOOK_S, check=False)

@@ -54,10 +54,7 @@ class SumStore:
     """The sums of windows that have not ended, in memory and in one file; one process holds it."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
-
-        Raises      StateUnusable, OSError
-        """
+        """Open it, or make it. Raises StateUnusable, OSError."""
         other = f"{path}: expected no other Spark engine, one holds it"
         self._lock = hold(path.with_suffix(".lock"), other)
         self._db = open_state(path, _TABLES)

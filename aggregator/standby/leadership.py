@@ -141,10 +141,7 @@ class Leadership(DatabaseSession):
         return None if fence is None else Term(fence, holder)
 
     def renew(self) -> None:
-        """Go on leading.
-
-        Raises      DatabaseUnavailable, LeadershipLost
-        """
+        """Go on leading. Raises DatabaseUnavailable, LeadershipLost."""
         term, asked_s = self.own_term(), self._clock()
         with self.asking() as connection:
             renewal = secrets.token_bytes(MARK_BYTES)
@@ -315,10 +312,7 @@ class Turn:
         return self._leadership.term is not None
 
     def wait(self) -> None:
-        """Wait until this machine leads, or it is stopped.
-
-        Raises      OtherLeader
-        """
+        """Wait until this machine leads, or it is stopped. Raises OtherLeader."""
         self._notifier.ready("standing by")
         presence = Presence(self._config.status_file)
         try:
@@ -359,10 +353,7 @@ class Turn:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """Renew the lease meanwhile.
-
-        Raises      LeadershipLost at its end, when the lease was over
-        """
+        """Renew the lease meanwhile. Raises LeadershipLost at its end, when the lease was over."""
         renewals = Renewals(self._leadership, self._lose)
         try:
             yield

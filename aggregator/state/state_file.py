@@ -175,10 +175,7 @@ class Readable(Protocol):
     """Takes statements that change nothing."""
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> StatementRows:
-        """Run one.
-
-        Raises      StorageUnavailable, sqlite3.Error
-        """
+        """Run one. Raises StorageUnavailable, sqlite3.Error."""
 
 
 class Statements(Readable, Protocol):
