@@ -207,24 +207,20 @@ class Leader:
         # A host's epochs lie in several partitions; by the log's clock they come in their order.
         for record in sorted(event.records, key=lambda record: record.appended_s):
             try:
-                admitted = self._admit_epoch(record.value, event.now_s)
+                kind, core = unwrap(record.value, _MAX_EPOCH)
+                if kind is not Kind.EPOCH:
+                    raise ReportRejected(Reason.ENVELOPE, "an epoch", kind.name)
+                admitted = self.book.admit(core, event.now_s)
             except ReportRejected as refusal:
                 self.rejected[refusal.reason.value] += 1
                 self.intake.letters.note(record, refusal.reason, event.now_s)
                 continue
             if admitted is not None:
+                if admitted.twin:
+                    self.rejected[Reason.EPOCH_TWIN.value] += 1
                 kept.append(admitted)
                 self.reader.epoch(admitted)
         return [events.KeepEpochs(kept)] if kept else []
-
-    def _admit_epoch(self, value: bytes, now_s: float) -> AdmittedEpoch | None:
-        kind, core = unwrap(value, _MAX_EPOCH)
-        if kind is not Kind.EPOCH:
-            raise ReportRejected(Reason.ENVELOPE, "an epoch", kind.name)
-        admitted = self.book.admit(core, now_s)
-        if admitted is not None and admitted.twin:
-            self.rejected[Reason.EPOCH_TWIN.value] += 1
-        return admitted
 
     # Time
 

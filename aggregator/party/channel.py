@@ -35,7 +35,7 @@ from transport.rpc.pointillist_pb2_grpc import (
 )
 from wire.proto import pointillist_pb2 as pb
 
-from .channel_address import ChannelAddress, TlsFiles
+from .channel_address import ChannelAddress
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007
@@ -249,7 +249,10 @@ def start_server(
         finally:
             os.umask(before)
     else:
-        server.add_secure_port(_target(address), _server_credentials(address.tls))
+        pair = (read_private(address.tls.key_file), address.tls.cert_file.read_bytes())
+        ca = address.tls.ca_file.read_bytes()
+        credentials = grpc.ssl_server_credentials([pair], ca, require_client_auth=True)
+        server.add_secure_port(_target(address), credentials)
     server.start()
     return server
 
@@ -263,11 +266,6 @@ def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | Non
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     mode = SOCKET_MODE if peer_group is not None else 0o700
     set_folder(folder, mode, owner, None if owner is None else peer_group)
-
-
-def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    pair = (read_private(tls.key_file), tls.cert_file.read_bytes())
-    return grpc.ssl_server_credentials([pair], tls.ca_file.read_bytes(), require_client_auth=True)
 
 
 def code_of(error: grpc.RpcError) -> str:

@@ -102,17 +102,14 @@ class DriverState:
             case SumWanted():
                 self.wanted.want(command)
             case messages.WindowEnded():
-                self._settle(command)
+                self._settled[command.key] = command.until_s
+                self._closed.discard(command.key)
+                self._rebuilt.pop(command.key, None)
+                self._refuse_parked({command.key})
+                self._store.end({command.key})
+                self.wanted.drop(command.key)
             case _:
                 pass
-
-    def _settle(self, command: messages.WindowEnded) -> None:
-        self._settled[command.key] = command.until_s
-        self._closed.discard(command.key)
-        self._rebuilt.pop(command.key, None)
-        self._refuse_parked({command.key})
-        self._store.end({command.key})
-        self.wanted.drop(command.key)
 
     def _refuse_parked(self, keys: set[BatchKey]) -> None:
         gone = [report for report in self._store.parked if report.key in keys]

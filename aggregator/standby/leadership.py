@@ -104,7 +104,10 @@ class Leadership(DatabaseSession):
         self.term, asked_s = None, self._clock()
         with self.asking() as connection:
             seen = self._look(connection)
-            if seen is None or self._stays(seen, asked_s):
+            if seen is not None and seen != self._seen:
+                self._seen, self._seen_s = seen, self._clock()
+            # It was there a lease ago: from an answer then to a question now.
+            if seen is None or asked_s - self._seen_s >= self.lease_s:
                 self.term = self._change_hands(connection, seen)
         if self.term is not None:
             self._until_s = asked_s + self.lease_s
@@ -121,12 +124,6 @@ class Leadership(DatabaseSession):
                 f"got that of {leader_pk.hex()}"
             )
         return None if renewal is None else bytes(renewal)
-
-    def _stays(self, seen: bytes, asked_s: float) -> bool:
-        """Whether it was there a lease ago: from an answer then to a question now."""
-        if seen != self._seen:
-            self._seen, self._seen_s = seen, self._clock()
-        return asked_s - self._seen_s >= self.lease_s
 
     def _change_hands(self, connection: psycopg.Connection[Any], seen: bytes | None) -> Term | None:
         """Follow whoever renewed last, once no change of the state runs; unless it renews."""
