@@ -96,10 +96,8 @@ def sources_of(
     spawner: Spawner | None = None,
     users: GpuUsers | None = None,
 ) -> SourceRegistry:
-    """List the configured sources.
-
-    spawner     where readers of drivers come from; None: from this process, which has no keys
-    users       who uses which GPU: `devices` tells, `probes` and `gpu_time` ask, over reloads too
+    """List the configured sources. `spawner` begins readers of drivers, None: this process, without
+    keys; `users` tells, over reloads too, who uses which GPU.
     """
     registry = SourceRegistry()
     users = users or GpuUsers()

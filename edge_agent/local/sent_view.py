@@ -40,13 +40,8 @@ class SentCell:
 
 @dataclass(frozen=True, slots=True)
 class SentSection:
-    """One section of a report.
-
-    most             a coordinate can be no more than this, whatever was measured
-    noise            standard deviation of this host's share, in `unit`
-    release_noise    of all shares together, in a release of the fewest hosts that are allowed
-    cells            what was put in, but zeros; None where the local history no longer has it
-    unmeasured       why nothing measured it, in words; None where something did, or it is not kept
+    """One section: the most that a coordinate can be, noise of this host and of a smallest release.
+    cells, unmeasured   what was put in but zeros, why nothing was; None: not kept, measured
     """
 
     name: str

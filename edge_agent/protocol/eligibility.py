@@ -173,11 +173,8 @@ def host_readiness(
 
 
 def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
-    """Say why a roster's cohort breaks what the noise was made for, or None.
-
-    More hosts than n_max put t below 10 % of them and void the check of the modulus; an operator of
-    more than t hosts knows more noise than was counted on. In scheme `local` a host counts on no
-    other.
+    """Say why a roster's cohort breaks what the noise was made for: beyond n_max, t is below 10 %
+    and the modulus unchecked; an operator beyond t knows more noise. `local` counts on no other.
     """
     if task.scheme is Scheme.LOCAL:
         return None
@@ -189,10 +186,8 @@ def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
 
 
 def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
-    """Say whether a recovered ledger may take a task before its two weeks are over.
-
-    A later version could spread the same weight over fewer windows, and what the lost ledger spent
-    of the earlier one is not known: only versions that the recovery saw are taken.
+    """Say whether a recovered ledger may take a task before its two weeks are over: a version it
+    saw, as a later one could spread the same weight over fewer windows.
     """
     series = known.get(task.series)
     if series is None or task.version > series.version or task.window_s != series.window_s:

@@ -38,11 +38,8 @@ Gate = Callable[[Sequence[SectionNoise], int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Identity keys (Ed25519, 32 B) that this host trusts.
-
-    allow_local   Leaders whose tasks may use scheme `local`
-    operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks,
-                  which are free of the operator rule
+    """Identity keys (Ed25519, 32 B) that this host trusts: Leaders with tasks of scheme `local`,
+    and of its own operator, whose "operator" tasks alone are free of the operator rule.
     """
 
     leaders: frozenset[bytes]

@@ -24,13 +24,7 @@ IN_PLACE: Final = frozenset({"sources", "diagnosis", "log"})
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload did.
-
-    config       in force from now on
-    changed      sections that were taken
-    held_back    sections that changed in the file and wait for a restart
-    error        why the file was refused: everything stays as it was
-    """
+    """What a reload did: sections taken, sections that wait for a restart, why it was refused."""
 
     config: AgentConfig
     changed: tuple[str, ...] = ()
