@@ -179,9 +179,9 @@ def _copies(found: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
     merged = []
     for same in _by(found, lambda row: row.direction):
         records, rows = zip(*same, strict=True)
-        bins: Counter[int] = Counter()
-        for row in rows:
-            bins.update(dict(row.log2_bins))
+        bins: dict[int, int] = defaultdict(int)
+        for place, count in chain.from_iterable(row.log2_bins for row in rows):
+            bins[place] += count
         copies = spans.add(ProbeGroup.COPY, records, [row.copies for row in rows])
         total = sum(row.bytes for row in rows)
         merged.append(CopyCalls(rows[0].direction, copies, total, tuple(sorted(bins.items()))))
@@ -199,7 +199,7 @@ def _collectives(found: _Found[CollectiveCalls], spans: _Spans) -> Iterator[Coll
 
 
 def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
-    failures: Counter[tuple[str, int]] = Counter()
+    failures: dict[tuple[str, int], int] = defaultdict(int)
     for error in found:
         failures[error.call, error.code] += error.failures
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())

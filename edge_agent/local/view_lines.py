@@ -243,4 +243,4 @@ def _names_of(kind: type[Any]) -> tuple[str, ...]:
     return tuple(part.name for part in fields(kind))
 
 
-_encoded: Final = json.JSONEncoder(default=_members).encode
+_encoded: Final = json.JSONEncoder(default=_members, check_circular=False).encode
