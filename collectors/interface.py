@@ -20,23 +20,18 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Short name for logs and counters."""
-        ...
 
     def probe(self) -> str | None:
         """Say in one line why this source is absent on this host, or None when it can start."""
-        ...
 
     def start(self) -> None:
         """Open what is needed. Raises SourceUnavailable."""
-        ...
 
     def drain(self, now_boottime_ns: int) -> Iterable[Record]:
         """Yield what was measured up to now and not handed out before. Raises SourceUnavailable."""
-        ...
 
     def stop(self) -> None:
         """Release everything; a second call does nothing."""
-        ...
 
 
 SourceFactory = Callable[[], Source]
@@ -57,7 +52,6 @@ class ReportsAbsences(Protocol):
     @property
     def absent(self) -> Sequence[UnavailableSource]:
         """Parts that are missing, once started."""
-        ...
 
 
 @runtime_checkable
@@ -67,7 +61,6 @@ class CountsLeftOut(Protocol):
     @property
     def left_out(self) -> Mapping[str, int]:
         """How often, by reason, since the start."""
-        ...
 
 
 @runtime_checkable
@@ -81,7 +74,6 @@ class TriesOut(Protocol):
 
         Raises      SourceUnavailable
         """
-        ...
 
 
 class SourceRegistry:

@@ -40,8 +40,6 @@ _MOST_NAME: Final = 4096
 class Mapped(NamedTuple):
     """A process mapped a part of a file with the right to execute it.
 
-    start, length  addresses in the process
-    offset         of the part in the file
     device         (major, minor), as /proc/PID/maps has them
     generation     of the inode: an inode number used again has another
     """

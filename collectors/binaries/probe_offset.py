@@ -46,7 +46,6 @@ def probe_offset(code: bytes, size: int) -> int:
     """Give how many bytes behind its entry a function is probed at least cost.
 
     code     the function's bytes from its entry; what is missing of `size` is not searched
-    size     bytes of the function, 0 where the file does not say
     Returns  0 .. FARTHEST; 0 where the entry is cheap itself or no other place is as good
     Source   System V ABI for x86-64, 3.2.3: what carries arguments
     """

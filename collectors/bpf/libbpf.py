@@ -174,27 +174,29 @@ class BpfObject:
 
     def disable(self, programs: Collection[str]) -> None:
         for name in programs:
-            self._library.bpf_program__set_autoload(self._program(name), False)
+            self._library.bpf_program__set_autoload(self._find("program", name), False)
 
     def set_max_entries(self, name: str, entries: int) -> None:
-        if self._library.bpf_map__set_max_entries(self._map(name), entries):
+        if self._library.bpf_map__set_max_entries(self._find("map", name), entries):
             raise self._failure(f"resize the map {name}")
 
     def leave_out_map(self, name: str) -> None:
         """Do not make a map that only disabled programs use."""
-        self._library.bpf_map__set_autocreate(self._map(name), False)
+        self._library.bpf_map__set_autocreate(self._find("map", name), False)
 
     def set_initial(self, name: str, content: bytes) -> None:
         """Write a read-only section before the load; its length must match."""
         size = ctypes.c_size_t()
-        address = self._library.bpf_map__initial_value(self._map(name), ctypes.byref(size))
+        address = self._library.bpf_map__initial_value(self._find("map", name), ctypes.byref(size))
         if not address or size.value != len(content):
             raise ValueError(f"section {name}: expected {size.value} bytes, got {len(content)}")
         ctypes.memmove(address, content, len(content))
 
     def expect_attach_type(self, program: str, kind: int) -> None:
         """Say before the load how a program will be attached, where its section cannot."""
-        if self._library.bpf_program__set_expected_attach_type(self._program(program), kind):
+        if self._library.bpf_program__set_expected_attach_type(
+            self._find("program", program), kind
+        ):
             raise self._failure(f"choose how {program} is attached")
 
     def load(self) -> None:
@@ -206,7 +208,7 @@ class BpfObject:
             raise self._failure("load the BPF programs")
 
     def attach(self, program: str) -> None:
-        link = self._library.bpf_program__attach(self._program(program))
+        link = self._library.bpf_program__attach(self._find("program", program))
         if not link:
             raise self._failure(f"attach {program}")
         self._links.append(link)
@@ -216,7 +218,7 @@ class BpfObject:
         waiting = list(descriptors)
         try:
             while waiting:
-                handle = self._program(program)
+                handle = self._find("program", program)
                 link = self._library.bpf_program__attach_perf_event(handle, waiting[0])
                 if not link:
                     raise self._failure(f"attach {program}")
@@ -230,7 +232,7 @@ class BpfObject:
         """Run a `syscall` program once; it must return 0."""
         options = RunOptions()
         options.sz = ctypes.sizeof(options)
-        fd = self._library.bpf_program__fd(self._program(program))
+        fd = self._library.bpf_program__fd(self._find("program", program))
         failed = self._library.bpf_prog_test_run_opts(fd, ctypes.byref(options))
         if failed:
             raise self._failure(f"run {program}")
@@ -239,10 +241,10 @@ class BpfObject:
             raise SourceUnavailable(f"{program}: expected 0, the kernel said {returned}")
 
     def map_fd(self, name: str) -> int:
-        return int(self._library.bpf_map__fd(self._map(name)))
+        return int(self._library.bpf_map__fd(self._find("map", name)))
 
     def program_fd(self, name: str) -> int:
-        return int(self._library.bpf_program__fd(self._program(name)))
+        return int(self._library.bpf_program__fd(self._find("program", name)))
 
     def close(self) -> None:
         while self._links:
@@ -251,18 +253,9 @@ class BpfObject:
             self._library.bpf_object__close(self._object)
             self._object = None
 
-    def _program(self, name: str) -> int:
-        return self._found(
-            self._library.bpf_object__find_program_by_name(self._object, name.encode()), name
-        )
-
-    def _map(self, name: str) -> int:
-        return self._found(
-            self._library.bpf_object__find_map_by_name(self._object, name.encode()), name
-        )
-
-    @staticmethod
-    def _found(handle: int | None, name: str) -> int:
+    def _find(self, kind: str, name: str) -> int:
+        find = getattr(self._library, f"bpf_object__find_{kind}_by_name")
+        handle: int | None = find(self._object, name.encode())
         if not handle:
             raise ValueError(f"the BPF object has no {name}")
         return handle

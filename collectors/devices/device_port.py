@@ -106,8 +106,6 @@ class DeviceReading:
 
     id                 `GPU-<uuid>`, as DCGM has it; `index-<n>` where even that cannot be read
     begin_ns, end_ns   CLOCK_BOOTTIME around the look
-    fields             every field that was asked for, each a value or a gap
-    processes          None when they were not asked for
     """
 
     index: int
@@ -150,17 +148,14 @@ class DeviceReader(Protocol):
 
     def open(self) -> Inventory:
         """Begin. Raises DevicesUnavailable."""
-        ...
 
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
         """Look at one device; whatever fails becomes gaps."""
-        ...
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
-        ...
 
 
 def all_failed(
@@ -183,7 +178,6 @@ class DeviceSample:
 class ReportsDevices(Protocol):
     def latest(self, now_boottime_ns: int) -> DeviceSample | None:
         """Give the last look, None once it is stale."""
-        ...
 
 
 def gpu_class(name: str, classes: Iterable[str]) -> str:

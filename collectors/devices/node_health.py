@@ -86,7 +86,11 @@ def check_node(
     """Fill the table; `xids` are (PCI address, code) from the kernel's log."""
     if isinstance(inventory, ReadFailure):
         return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
-    rows = [_count(inventory, readings, machine), _driver(inventory)]
+    rows = [_count(inventory, readings, machine)]
+    if isinstance(inventory.driver, ReadFailure):
+        rows.append(HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason))
+    else:
+        rows.append(HealthRow("driver", HealthVerdict.PASS, inventory.driver))
     for name, fields, judge in _CHECKS:
         rows.append(_each(name, fields, judge, readings, machine))
     rows.insert(3, _xid(xids, readings, machine))
@@ -116,12 +120,6 @@ def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> Heal
     return HealthRow("gpus_named", HealthVerdict.FAIL, reason)
 
 
-def _driver(inventory: Inventory) -> HealthRow:
-    if isinstance(inventory.driver, ReadFailure):
-        return HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason)
-    return HealthRow("driver", HealthVerdict.PASS, inventory.driver)
-
-
 def _each(
     name: str,
     fields: Sequence[Field],
@@ -131,8 +129,8 @@ def _each(
 ) -> HealthRow:
     complaints: list[tuple[HealthVerdict, str]] = []
     for reading in readings:
-        gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), ReadFailure)]
-        gap = next((gap for gap in gaps if isinstance(gap, ReadFailure)), None)
+        failed = reading.gaps
+        gap = next((failed[field] for field in fields if field in failed), None)
         if gap is not None:
             verdict = HealthVerdict.FAIL if gap.kind in _LOST else HealthVerdict.UNKNOWN
             complaints.append((verdict, f"GPU {reading.index}: {gap.kind}, {gap.reason}"))

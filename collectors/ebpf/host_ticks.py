@@ -274,10 +274,8 @@ _OTHER: Final = bytes(16)
 class HostPrograms:
     """Running programs of either loader.
 
-    tables          the bounded maps: cgroups, block_cgroups, devices, peers
     cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
     block_root      the hierarchy of `block_cgroups`, or None
-    program_fds     descriptors of the attached programs, for the kernel's statistics; libbpf only
     """
 
     loader: str

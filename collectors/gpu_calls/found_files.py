@@ -27,9 +27,7 @@ class FileFound:
     """A file whose calls can be probed.
 
     file       its index for as long as the agent runs: half of the attach cookie
-    key        device and inode, as memory maps have them
     open_path  leads to it until it is gone, in this process only
-    plan       what to attach; without attachments, `plan.remark` says what is not seen
     path       as the process has it: raw and local only
     mapped_ns  when it was mapped (CLOCK_BOOTTIME), 0: before the agent looked; calls between then
                and the end of attaching are missed

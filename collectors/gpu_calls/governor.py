@@ -61,9 +61,7 @@ class GovernorSettings:
     """What the governor is held to.
 
     budget          share of the wall time of the worst-hit process, 0 < budget < 1
-    cyclable        whether links can be switched quickly (uprobe_multi)
     period_ns       the least and the longest period; between them it follows from the stall
-    least_window_ns a window shorter than this is not worth its stall
     """
 
     budget: float = 0.005

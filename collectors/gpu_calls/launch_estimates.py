@@ -72,7 +72,6 @@ class Unwatched(NamedTuple):
     """The same process in the rest of the time.
 
     calls       seen all the same, while probes were being attached and detached
-    used_ns     CPU time, None: not to be had
     unread_ns   part of span_ns of which the CPU time is not known
     paid_ns     what probes took of used_ns, calibrated or assumed
     """
@@ -138,9 +137,11 @@ def unseen(
         timed = _ratio_estimate(_by_time, windows, last, rest, wall_ns)
         is_usual = usual.low * read_ns <= used_ns <= usual.high * read_ns
         if usual.steady and is_usual and not rest.unread_ns and not _may_take(_MOST_PAID, windows):
-            if _mean_share(windows) < _WAITING and _alike(best.value, timed.value):
+            least, most = sorted((best.value, timed.value))
+            if _mean_share(windows) < _WAITING and least >= _ALIKE * most:
                 # CPU time of a call changes with what else the machine does; a rate does not.
-                best = _reaching(timed, best.value)
+                below = max(timed.below, timed.value - least)
+                best = timed._replace(below=below, above=max(timed.above, most - timed.value))
             else:
                 best = min(best, timed, key=lambda estimate: estimate.error)
         elif time_ns > 0.0:
@@ -171,16 +172,6 @@ def _price(of: SeenWindow | Unwatched, price: HitPrice) -> float:
     return (_CALIBRATED if of.calibrated else _ASSUMED)[price] * of.paid_ns
 
 
-def _alike(value: float, other: float) -> bool:
-    return min(value, other) >= _ALIKE * max(value, other)
-
-
-def _reaching(estimate: UnseenCalls, other: float) -> UnseenCalls:
-    """Widen an interval so that another expected number lies in it."""
-    below = max(estimate.below, estimate.value - other)
-    return estimate._replace(below=below, above=max(estimate.above, other - estimate.value))
-
-
 def _within(bounds: UnseenCalls, value: float) -> UnseenCalls:
     """Take another expected number, as far as it lies within the bounds."""
     least, most = bounds.value - bounds.below, bounds.value + bounds.above
@@ -192,7 +183,6 @@ def mix_variance(parts: Sequence[int], wholes: Sequence[int], share: float) -> f
     """Give the variance of a kernel's share among unseen launches, from its shares in windows.
 
     parts, wholes  launches of the kernel, and of all kernels, by window; wholes are positive
-    share          of the kernel over all windows
     """
     windows = len(wholes)
     if windows < 2:

@@ -55,7 +55,6 @@ class Collected:
 
     shares      with which probability a call of each group was seen
     attached    groups of which every call was seen, from the drain's begin to its end
-    cpu_ns      CPU time of each process that is known, None: not to be had
     """
 
     drain: ProbeDrain

@@ -80,7 +80,6 @@ class PlanBook:
     def plan(self, elf: ElfFile, file_name: str, moved: bool = True) -> FilePlan:
         """Plan one file.
 
-        file_name   without folders: what the rows' file patterns are held against
         moved       probe functions where it is cheapest, else at their entries
         Raises      ElfError for a file with more names or places than any library has
         """

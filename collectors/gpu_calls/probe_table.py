@@ -138,10 +138,7 @@ class ProbeRow:
     files           patterns (fnmatch) of the names of files that may carry the symbols
     symbols         regular expressions, each for a whole symbol name
     usdt            static probes, `provider:name`
-    arguments       where the argument of each meaning lies
-    returns         the return is probed too
     status          the returned int is an error code, 0 is success
-    direction       of copies without an argument that says it
     element_sizes   bytes of an element by its datatype, 0: unknown; or one for all rows' elements
     device          the memory is the device's: it counts as live until freed
     """

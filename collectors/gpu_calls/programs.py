@@ -175,7 +175,6 @@ class AttachedGroups(ABC, Generic[_Link]):
     def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
         """Probe a file for every process, those that are yet to start included; from any thread.
 
-        attachments     of groups that are not attached to this file yet
         Raises          SourceUnavailable; then none of them is attached
         """
         if not 1 <= file < _MOST_FILES_EVER:

@@ -28,7 +28,6 @@ class LaunchRow:
     """Launches of one kernel by one process.
 
     kernel         the handle or address that the launch call was given; 0 is OTHER: no room
-    call           id of the table's row, e.g. `cudart.launch`
     shared_bytes   largest dynamic shared memory, of the first launch on each CPU and of one in 64
     """
 
@@ -118,7 +117,6 @@ class CallSample(NamedTuple):
     """One call of a process whose sampling is switched on.
 
     correlation   counts calls of the process; `graph` and `event` are handles, 0: none
-    stack_id      of the user stack, or -1
     duration_ns   time inside the call, or 0 where the return was not seen
     """
 

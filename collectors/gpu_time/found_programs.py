@@ -22,6 +22,7 @@ from collectors.records.gpu_time import GpuTimes, TimedProcess, TimingState
 from .segment import ProcessSegment, RecordingState, SegmentError, SegmentUnsettled, Snapshot
 
 LIBRARY: Final = "libpointillist-gpu-time."
+_MAPPED: Final = f"/{LIBRARY}"
 _DRIVERS: Final = ("libcuda.so", "libamdhip64.so")
 _MEMORY: Final = "/memfd:pointillist-gpu-time"
 _MOST_MAPS_BYTES: Final = 16 << 20
@@ -53,7 +54,7 @@ def library_file(machine: str | None = None) -> Path:
 
 def has_library(proc: str, pid: int) -> bool | None:
     maps = _maps(proc, pid)
-    return None if maps is None else _attached(maps)
+    return None if maps is None else _MAPPED in maps
 
 
 def gpu_programs(proc: str = "/proc") -> FoundPrograms:
@@ -66,7 +67,7 @@ def gpu_programs(proc: str = "/proc") -> FoundPrograms:
         if maps is None:
             hidden += 1
         elif any(driver in maps for driver in _DRIVERS):
-            attached = _attached(maps)
+            attached = _MAPPED in maps
             state = _state(proc, pid) if attached else None
             if state is not None and state.header["pid"] != _own_pid(proc, pid):
                 continue
@@ -119,10 +120,6 @@ def _own_pid(proc: str, pid: int) -> int:
                 return int(line.split()[-1])
         return pid  # of a kernel that does not tell
     return 0
-
-
-def _attached(maps: str) -> bool:
-    return f"/{LIBRARY}" in maps
 
 
 def _maps(proc: str, pid: int) -> str | None:

@@ -37,8 +37,6 @@ _LOSSES: Final = ("records_lost_cupti", "buffers_refused", "bad_times", "without
 class Work(NamedTuple):
     """What is estimated of one kernel, or of copies in one direction: over `rate` it is all of it.
 
-    device   the process's own number of it
-    name     as CUPTI has it
     records  how many were recorded, times `weight`; none where only the windows before had some
     time_ns  their durations, summed, times `weight`
     bins     (log2 of ns, count), times `weight`

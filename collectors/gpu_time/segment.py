@@ -107,8 +107,6 @@ class RecordingState(IntEnum):
 class Snapshot:
     """One whole state of a segment.
 
-    header   counts since the process began, by their names in the layout
-    devices  records of DEVICE, by the process's own numbers
     uuids    of these devices, as the driver writes them without a prefix; "" where unknown
     rows     records of ROW, the first is OTHER
     names    by row, as CUPTI has them; "" for OTHER

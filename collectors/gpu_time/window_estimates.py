@@ -38,9 +38,7 @@ class Window(NamedTuple):
     on_ns, span_ns   recorded, of the time since the end of the window before; 1 <= on <= span
     launches         recorded with a number
     numbered         made, from the last one that was met before to the last one of this window
-    rows             int64[n], which rows grew
     counts, times    float64[n], by how many records and ns
-    sound            whether nothing was lost
     """
 
     on_ns: int
@@ -106,7 +104,6 @@ class WindowEstimates:
 
     counts, times   float64[rows] of the newest window, >= 0: what a sum over windows is made of
     told            the windows that are told now: none while launches are awaited
-    spread          None where nothing is known of it
     """
 
     counts: _Floats

@@ -42,7 +42,6 @@ LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 class NamedCall(NamedTuple):
     """A sampled call.
 
-    kernel     name of what was launched, "" for other calls
     on_stream  the call names a stream: 0 then is the default stream
     stack      addresses, the innermost first; empty where none was taken
     """

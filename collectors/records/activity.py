@@ -40,15 +40,10 @@ def scale(parts: Iterable[int], numerator: int, denominator: int) -> list[int]:
 class KernelActivity:
     """Launches of one kernel on one GPU, aggregated by a source over a short span.
 
-    kernel                     name, demangled where the source can
-    family, application        class names of the catalogue's tables
-    count                      launches seen, >= 0
     gpu_time_ns                time on the GPU, or None where the source sees launches only
     log2_bins                  (bin, count) pairs of durations in ns, bins ascending
     sampling_rate_millionths   share of all launches that the source saw, 1..1_000_000
-    boottime_ns                CLOCK_BOOTTIME of the earliest launch
     span_ns                    launches lie in [boottime_ns, boottime_ns + span_ns]
-    copy_log2_bins             (bin, count) pairs of bytes, for copies only
     """
 
     gpu: int
@@ -95,7 +90,6 @@ class HostTicks:
     boottime_ns    int64[n], CLOCK_BOOTTIME of each snapshot, ascending
     totals         uint64[n, k], since the source began; a column may step back by what was read
                    while it moved, never for long
-    missed         deadlines without a snapshot since the last record
     lost           snapshots that were overwritten before they were read, since the last record
     """
 
@@ -111,7 +105,6 @@ class HostTable:
     """What grew in a span, by cgroup, CPU, device, peer, ...; local: it never leaves the host.
 
     name           what the rows are: `cgroup`, `cpu`, `device`, ...
-    columns        names of the columns; a unit ends the name
     values         int64[rows, columns]
     """
 
@@ -163,8 +156,6 @@ class StepMarks(MarkedProcess):
     """Steps of one process that ended since the last drain; local: they never leave the host.
 
     ended_ns        int64[n], CLOCK_BOOTTIME, ascending
-    duration_ns     int64[n], > 0
-    lost            steps before these that found no room
     open_since_ns   when the latest step that has not ended began; None where none has
     """
 

@@ -197,12 +197,9 @@ class GpuCalls:
 class GovernorState:
     """What the overhead governor does, once a period.
 
-    loader      `libbpf` or `bcc`
     budget      share of the wall time of the worst-hit process that probes may take
     duty        share of the period in which the groups in turns are attached
-    dropped     groups that are not attached, each with its reason
     predicted   share of the worst-hit process that the period will cost, stalls included
-    measured    the same of the period that ended, or None in the first
     """
 
     boottime_ns: int

@@ -22,7 +22,6 @@ class EstimatedTime(NamedTuple):
     value_ns   estimate of all of it: so that sums have no bias, that of one window may be below 0
     variance   of it, ns^2; 0 where all was recorded, None where it is not known
     windows    that the variance was learnt from, 0 where nothing had to be learnt
-    span_ns    what it is the time of
     """
 
     value_ns: float
@@ -107,7 +106,6 @@ class TimedGpu(NamedTuple):
 
     copy           copies; `copy_beside` while it computed, too
     collective     collectives; `collective_beside` while it computed, too
-    kernels_beside two kernels or more at once
     """
 
     gpu: int
@@ -124,7 +122,6 @@ class TimedProcess(NamedTuple):
     """One process of a GPU.
 
     error         CUPTI's code of the call that failed last, 0 for none
-    cupti         version of its CUPTI, 0 where it has none yet
     span_ns       since the window before; 0 where none ended since the last record
     lost          records that CUPTI dropped or that had no times, in the span
     time          of all its work; two kernels at once count twice

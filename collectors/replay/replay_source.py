@@ -140,7 +140,6 @@ _LONGEST_CATCH_UP_NS = 120 * 10**9
 class Classifier(Protocol):
     def classify(self, kernel_name: str) -> tuple[str, str]:
         """Return (family, rule)."""
-        ...
 
 
 class ReplaySource:
