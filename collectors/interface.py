@@ -68,12 +68,7 @@ class TriesOut(Protocol):
     """A source whose start would attach to other programs, or take an agent's place."""
 
     def try_out(self) -> Sequence[UnavailableSource]:
-        """Load what `start` loads, let it go, and give the parts that this host lacks.
-
-        Nothing is attached.
-
-        Raises      SourceUnavailable
-        """
+        """Load what `start` does, attach nothing, give lacking parts. Raises SourceUnavailable."""
 
 
 class SourceRegistry:
@@ -124,13 +119,7 @@ class SourceRegistry:
 
 
 def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
-    """Drain a source; whatever breaks there is its failure, and the agent's other parts go on.
-
-    Users of a host choose the names and files that sources read. The error's own text may hold
-    them, so that its kind alone is told.
-
-    Raises      SourceUnavailable
-    """
+    """Drain; what breaks is a SourceUnavailable by its kind alone: texts may hold users' names."""
     try:
         yield from source.drain(now_boottime_ns)
     except SourceUnavailable:

@@ -143,11 +143,7 @@ _SUBJECTS: Final = ("device", "interface", "pci")
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What one message says.
-
-    cell        class of the catalogue; "by_pci_class": that of the device at `subject`; None: the
-                fault of this name and subject is over, or it is no fault of hardware
-    """
+    """What one message says; no `cell`: the fault is over, or none of hardware."""
 
     name: str
     subject: str

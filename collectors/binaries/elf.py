@@ -305,7 +305,7 @@ def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.ui
 def undefined_names(
     content: ElfBytes, layout: Layout, section: ElfSection, beginnings: tuple[bytes, ...]
 ) -> Iterator[bytes]:
-    """Yield names that a file asks of others: not gathered, they may overlap. Raises ElfError."""
+    """Yield names that a file asks of others; not gathered: they may overlap. Raises ElfError."""
     strings = string_section(layout, section)
     for rows in read_symbols(content, section, section.name):
         asked = rows[(rows["section"] == 0) & (rows["name"] != 0)]
@@ -322,11 +322,7 @@ def string_section(layout: Layout, section: ElfSection) -> ElfSection:
 def named(
     content: ElfBytes, strings: ElfSection, rows: Columns, beginnings: tuple[bytes, ...] = (b"",)
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (row, name), in the order of the string table, of which 4 MiB are held at a time.
-
-    beginnings  names that begin otherwise are left out: most of them, and quickly
-    A name without an end within 16 KiB is left out too.
-    """
+    """Yield (row, name) by the string table, 4 MiB at a time; names beyond 16 KiB are left out."""
     order = np.argsort(rows["name"], kind="stable")
     places = rows["name"][order].astype(np.int64)
     done = 0

@@ -219,10 +219,7 @@ _HIP_STUB: Final = "__device_stub__"
 
 
 def kernel_symbol(symbol: str) -> str:
-    """Give the mangled kernel whose host stub a symbol is; other symbols as they are.
-
-    nvcc calls the stub of `_Z3addPf` `__device_stub__Z3addPf`, and mangles that once more.
-    """
+    """Give the kernel whose host stub, mangled once more, a symbol is; others as they are."""
     found = _CUDA_STUB.match(symbol)
     if found is None:
         return symbol
@@ -233,11 +230,7 @@ def kernel_symbol(symbol: str) -> str:
 
 
 class Demangler:
-    """Demangles in a child process, many names at once; remembers the last 65,536, of 16 MiB.
-
-    failures  names that broke the child or its bounds: they are given as they came. After 16 of
-              them no child is asked any more: somebody makes such names on purpose
-    """
+    """Demangles in a child process; remembers 65,536 names. After 16 that broke it, no more."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()

@@ -90,11 +90,7 @@ class PerCpuMap:
             return
 
     def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
-        """Yield keys uint8[n, key_bytes] and values uint64[n, cpus, fields] of a hash.
-
-        The arrays are written again by the next step and by the next call: one reader at a time.
-        Raises SourceUnavailable.
-        """
+        """Yield keys and values, written over by the next step. Raises SourceUnavailable."""
         if self._room is None:
             self._room = _Room(self)
         room = self._room

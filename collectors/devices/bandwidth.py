@@ -147,11 +147,7 @@ class Bandwidth:
 def measure(
     gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI
 ) -> Bandwidth | ReadFailure:
-    """Measure one GPU in this process, and release all of it again.
-
-    The process is bound to the CPUs beside the GPU: memory of another NUMA node would be measured
-    with the link between the two.
-    """
+    """Measure one GPU in this process, bound to the CPUs beside it, and release all again."""
     try:
         return _measured(Cuda(), gpu_uuid, copy_bytes, pci)
     except CudaMissing as error:

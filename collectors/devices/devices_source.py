@@ -420,11 +420,7 @@ class DevicesSource:
             yield GpuCoverage(self.name, reading.index, since_ns, reading.end_ns - since_ns)
 
     def _xid_fault(self, reading: DeviceReading) -> Iterator[Observation]:
-        """Give the fault that a new XID means, for hosts whose kernel log is closed to the agent.
-
-        An uncorrected error whose place its code does not tell is left to the log, which has the
-        code beside it that does.
-        """
+        """Give a new XID's fault, for hosts with a closed log; what tells no place is the log's."""
         count = reading.values.get(Field.XID_EVENTS)
         if count is None:
             return

@@ -99,11 +99,7 @@ class EbpfSource:
         return self._running().records(now_boottime_ns, self._wanted)
 
     def watch(self, cgroups: Collection[str]) -> None:
-        """Mark the rhythm of these cgroups' processes, from the next drain on.
-
-        cgroups     paths as in the table `cgroup`, at most 64; none: the 16 busiest, chosen anew
-                    at each drain
-        """
+        """Mark the rhythm of at most 64 cgroups' processes; none: the 16 busiest at each drain."""
         if len(cgroups) > MOST_WATCHED:
             raise ValueError(f"expected at most {MOST_WATCHED} cgroups, got {len(cgroups)}")
         self._wanted = frozenset(cgroups)

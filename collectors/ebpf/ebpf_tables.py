@@ -113,11 +113,7 @@ class Rows:
 
 
 class GrowingTable:
-    """One bounded map: each call of `grown` gives what came since the last.
-
-    columns     names of the columns that are published; what follows them is the program's own
-    latest      columns in which each CPU holds its last sight of one value: the largest counts
-    """
+    """One bounded map, by `grown`; of the `latest` columns the largest CPU's value counts."""
 
     def __init__(
         self,

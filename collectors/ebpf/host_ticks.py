@@ -272,11 +272,7 @@ _OTHER: Final = bytes(16)
 
 @dataclass(slots=True)
 class HostPrograms:
-    """Running programs of either loader.
-
-    cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
-    block_root      the hierarchy of `block_cgroups`, or None
-    """
+    """Running programs of either loader; roots: the hierarchies whose ids are keys, or None."""
 
     loader: str
     cpu_states: PerCpuMap

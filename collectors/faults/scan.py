@@ -24,11 +24,7 @@ from collectors.records.basics import FailureKind, ReadFailure
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A counter of errors that the kernel or the device keeps.
-
-    cell       class of the catalogue's hardware faults, or None: counted here, never a fault
-    per_day    new errors a day that are no fault yet; 0: the first is one
-    """
+    """A counter of errors; no `cell`: never a fault. `per_day` new ones a day are no fault yet."""
 
     name: str
     subject: str
@@ -327,11 +323,7 @@ _LONGEST_LINE: Final = 1 << 16
 
 
 def processor(tree: Tree) -> Iterator[Finding]:
-    """Give the exceptions of all CPUs.
-
-    A count without a class: most that a machine survives are of memory, and which part it was only
-    the log tells. A kernel without the line (no x86) gives nothing.
-    """
+    """Give all CPUs' exceptions, without a class: which part it was, only the log tells."""
     try:
         with (tree.root / INTERRUPTS).open(encoding="ascii", errors="replace") as stream:
             while line := stream.readline(_LONGEST_LINE):

@@ -295,11 +295,7 @@ MOST_EVENTS: Final = 65_536
 
 
 class DiscoveryThread:
-    """Polls when a record arrives, in the long run at most 200 times a second and a tenth of a CPU.
-
-    on_file   called in the thread with each FileFound and FileGone as it happens: attaches and
-              detaches. It must not raise.
-    """
+    """Polls when a record arrives, in bounds; `on_file` runs in the thread, and must not raise."""
 
     def __init__(
         self, discovery: Discovery, on_file: Callable[[FileFound | FileGone], None]

@@ -271,11 +271,7 @@ class Governor:
 def _next_rates(
     rates: list[float], load: ProbeLoad, process: ProcessKey, least_ns: int
 ) -> list[float]:
-    """Give the remembered rates of a process after one more period; empty: forgotten.
-
-    least_ns  a shorter time tells nothing new of a process: a detach reaches some milliseconds
-              into the next period, and their silence once made a busy process forgotten
-    """
+    """Give a process's rates after one more period; one of less than `least_ns` tells nothing."""
     if load.attached_ns <= 0 or (rates and load.attached_ns < least_ns):
         return [rate * _FADING for rate in rates if rate * _FADING >= 1.0]
     hits = load.hits.get(process, 0)

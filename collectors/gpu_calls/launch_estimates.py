@@ -180,10 +180,7 @@ def _within(bounds: UnseenCalls, value: float) -> UnseenCalls:
 
 
 def mix_variance(parts: Sequence[int], wholes: Sequence[int], share: float) -> float:
-    """Give the variance of a kernel's share among unseen launches, from its shares in windows.
-
-    parts, wholes  launches of the kernel, and of all kernels, by window; wholes are positive
-    """
+    """Give the variance of a kernel's share, from its parts of (positive) wholes by window."""
     windows = len(wholes)
     if windows < 2:
         return inf

@@ -37,22 +37,14 @@ class LaterPrograms:
     """Stands for programs before and after they are loaded; from any thread, as they are."""
 
     def __init__(self, load: Callable[[], Programs], now_ns: int, *, tries: bool) -> None:
-        """Load nothing yet.
-
-        now_ns  CLOCK_BOOTTIME from which on the first drain counts
-        tries   whether loading is cheap enough for `try_out` to do it once in vain
-        """
+        """Load nothing yet; `tries`: loading is cheap enough for `try_out` to do it in vain."""
         self._load, self._begun_ns, self._tries = load, now_ns, tries
         self._programs: Programs | None = None
         self._changing = threading.Lock()
         self.failure: str | None = None
 
     def try_out(self, *, dear: bool = False) -> None:
-        """Find out now whether loading will work. Raises SourceUnavailable.
-
-        The kernel's verifier and this process's capabilities have their say at the start, as long
-        as somebody reads it; what was loaded for that is let go at once.
-        """
+        """Find out now whether the kernel and our rights let us load. Raises SourceUnavailable."""
         if self.failure is None and self._programs is None and (self._tries or dear):
             self._load().close()
         if self.failure is not None:

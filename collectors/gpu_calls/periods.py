@@ -36,11 +36,7 @@ class Drains(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PeriodEnd:
-    """What a period was.
-
-    worst       the process that paid most, and the share of the wall time that it paid, stalls
-                included; None: nobody did
-    """
+    """What a period was; `worst`: who paid most, and its share of wall time, stalls included."""
 
     period: Period
     length_ns: int
@@ -352,11 +348,7 @@ class ProbeAttacher:
 
 
 class SwitchingThread:
-    """Sleeps until the next edge; `wake` when the period changed elsewhere.
-
-    calibrate  measures what a hit costs, in about a second: done once, when there is a probed
-               file, on a thread of its own, so that a burst is cut off meanwhile
-    """
+    """Sleeps until the next edge; calibrates once, beside, when there is a probed file."""
 
     def __init__(
         self, keeper: PeriodKeeper, attacher: ProbeAttacher, calibrate: Callable[[], None]

@@ -74,11 +74,7 @@ class Meaning(StrEnum):
 
 
 class ArgumentPlace(NamedTuple):
-    """Where an argument lies: an integer slot of the call, or memory that a slot points to.
-
-    slot    0, 1, ...: registers first, then words of the stack, as the ABI has it
-    offset  of the value behind the pointer in that slot, or None: the slot itself
-    """
+    """Slot 0, 1, ... as the ABI has it, or an offset in memory that the slot points to."""
 
     slot: int
     offset: int | None = None

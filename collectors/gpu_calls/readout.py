@@ -199,11 +199,7 @@ class GrowingMap:
             yield coarse(ProcessKey(tgid, start_ns)), key, counts
 
     def forget(self, processes: Collection[tuple[int, int]]) -> None:
-        """Remove the rows of processes (tgid, start_ns) that have ended, after their last growth.
-
-        In a crowded map, rows that have been silent for long go too: a hit in that very moment is
-        lost.
-        """
+        """Remove rows of ended processes (tgid, start_ns), and silent ones of a crowded map."""
         crowded = len(self._keys) > _CROWDED * self._source.capacity
         if not processes and not crowded:
             return

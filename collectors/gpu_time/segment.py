@@ -147,10 +147,7 @@ class ProcessSegment:
         self._memory.close()
 
     def read(self) -> Snapshot:
-        """Copy one whole state.
-
-        Raises  SegmentError where it is none; SegmentUnsettled where none was met within TRIES
-        """
+        """Copy one whole state. Raises SegmentError, and SegmentUnsettled after TRIES looks."""
         for _ in range(TRIES):
             header = np.frombuffer(self._bytes(0, HEADER_BYTES), HEADER, 1)[0]
             _check(header)

@@ -220,11 +220,7 @@ class WindowEstimator:
     def _given(
         self, window: Window, counts: _Floats, times: _Floats, kernels: NDArray[np.bool_]
     ) -> tuple[_Floats, _Floats]:
-        """Give what is told for good, rows of less than half a record left out.
-
-        What a row is owed, or has had too much, comes with its next: its sums have no bias, and
-        launches are as many as were numbered.
-        """
+        """Give what is told for good, without rows of less than half a record: they are owed."""
         wanted = _added(counts, self._owed_counts)
         record = window.numbered / window.launches if window.launches else window.expansion
         told = wanted > np.where(kernels, record, window.expansion) / 2
@@ -269,11 +265,7 @@ class _Table(NamedTuple):
 
 
 class _Slopes(NamedTuple):
-    """Records and ns by launch, float64[rows]; 0 for rows whose launches have no number.
-
-    squares   of the differences of the windows' rates of launches, summed
-    learnt    whether there were windows enough to learn those of time
-    """
+    """Records and ns by launch, float64[rows]; 0 for rows whose launches have no number."""
 
     counts: _Floats
     times: _Floats

@@ -39,11 +39,7 @@ class _GpuSums:
 
 
 class PprofWriter:
-    """Adds calls up; the bytes are written at the end, not compressed.
-
-    A sample's stack is the kernel, the call, then the user's stack; its label is the thread. GPU
-    time whose launches are not known has the kernel and the GPU; its label is the GPU.
-    """
+    """Adds calls up: kernel, call and user's stack by thread; other GPU time by kernel and GPU."""
 
     def __init__(self, out: BinaryIO, most_stacks: int = MOST_STACKS) -> None:
         self._out, self._most = out, most_stacks

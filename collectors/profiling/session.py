@@ -76,11 +76,7 @@ class ProfiledGpuTime:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledProcess:
-    """The profiled process, and when it was looked at.
-
-    unix_ns    the same instant in nanoseconds since 1970
-    modules    what of which files was mapped, the program's first; with the file's build id
-    """
+    """The profiled process, by both clocks, and its modules with build ids, the program's first."""
 
     pid: int
     name: str

@@ -141,11 +141,7 @@ class WaitCalls(NamedTuple):
 
 
 class MemoryState(NamedTuple):
-    """Device memory at the end of the span.
-
-    oldest_age_ns   age of the oldest allocation that was not freed, 0: none is live
-    untracked       allocations that found no room: live and peak are too small by these
-    """
+    """Device memory at the span's end; `untracked`: allocations missing in live and peak."""
 
     live_bytes: int
     peak_bytes: int
@@ -176,12 +172,7 @@ class ProcessCalls:
 
 @dataclass(frozen=True, slots=True)
 class GpuCalls:
-    """GPU calls of all processes in a span. A process whose memory is live is there each time.
-
-    shares   with which probability a call of each group was seen, the same for all rows; of a
-             group that is not named, every one was. Who is not in a record did nothing of what was
-             seen
-    """
+    """GPU calls of all processes in a span; `shares`: what was seen of groups, 1 if not named."""
 
     boottime_ns: int
     span_ns: int

@@ -42,11 +42,7 @@ NO_TIME: Final = EstimatedTime(0.0, None, 0, 0)
 
 
 def summed(parts: Iterable[EstimatedTime]) -> EstimatedTime:
-    """Add up estimates of different windows or processes, whose errors know nothing of each other.
-
-    A variance that is not known is taken to be as large, for its length, as that of the other
-    windows, if these are at least half of the time; else the sum has none.
-    """
+    """Add up estimates of windows or processes; too much that is not known leaves no variance."""
     found = list(parts)
     span_ns = sum(part.span_ns for part in found)
     known = [part for part in found if part.variance is not None]

@@ -32,11 +32,7 @@ _SPOOLED = np.dtype("<i8, <i8, <i8, <u4, <u4, <i4, i1, i1")
 
 @dataclass(slots=True)
 class LaunchGroup:
-    """Launches of one kernel on one device within a slot of 100 ms: one duration bin, one size.
-
-    first_ns, last_ns   start of the first and end of the last launch, since the trace's first event
-    size_bin            log2 bin of a copy's bytes, -1 for all else
-    """
+    """Launches of a kernel on a device within 100 ms, of one duration bin, one size bin or -1."""
 
     first_ns: int
     last_ns: int
