@@ -124,9 +124,10 @@ def place_of(probe: StepProbe) -> int:
     """Find a function's offset in its file. Raises SourceUnavailable."""
     name = probe.symbol.encode()
     try:
-        # Without waiting for a writer: a path may be a pipe.
-        fd = os.open(probe.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
+        quick = os.O_NONBLOCK | os.O_CLOEXEC  # a path may be a pipe, without a writer
+        with open(
+            probe.path, "rb", opener=lambda path, flags: os.open(path, flags | quick)
+        ) as file:
             elf = ElfFile.read(file)
             offsets = {f.offset for f in elf.functions((name,)) if f.name == probe.symbol}
     except OSError as error:
