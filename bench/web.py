@@ -133,9 +133,9 @@ class Year:
         )  # fmt: skip
 
 
-def write_year(folder: Path, days: int = YEAR_DAYS) -> None:
+def write_year(folder: Path) -> None:
     """Write the year's packs; those that are there stay, so that a cut-off run goes on."""
-    weeks = [range(first, min(first + 7, days)) for first in range(0, days, 7)]
+    weeks = [range(first, min(first + 7, YEAR_DAYS)) for first in range(0, YEAR_DAYS, 7)]
     missing = [week for week in weeks if _pack_of(folder, week) is None]
     year = Year() if missing else None
     for week in missing:

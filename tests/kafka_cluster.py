@@ -21,15 +21,20 @@ from pointillist.broker.properties import Ports
 
 _INTERNAL: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
+_REPLICATED: Final = {
+    **{f"{name}.replication.factor": "3" for name in _INTERNAL},
+    **{f"{name}.min.isr": "2" for name in _INTERNAL[1:]},
+}
+
 
 class LocalCluster:
-    """A new cluster in a folder; with `size` 3 one broker may be away."""
+    """A new cluster of three in a folder; one broker may be away."""
 
-    def __init__(self, folder: Path, size: int = 3, options: BrokerOptions | None = None) -> None:
-        numbers = free_ports(2 * size)
+    def __init__(self, folder: Path, options: BrokerOptions | None = None) -> None:
+        numbers = free_ports(6)
         ports = [Ports(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
         voters = ",".join(f"{n}@{port.at(port.controller)}" for n, port in enumerate(ports, 1))
-        common = _replicated(size) | {"controller.quorum.voters": voters}
+        common = _REPLICATED | {"controller.quorum.voters": voters}
         options, cluster_id = options or BrokerOptions(), new_cluster_id()
         self.brokers = [
             LocalBroker(
@@ -61,9 +66,3 @@ class LocalCluster:
         for broker in self.brokers:
             if broker.status() is not None:
                 broker.kill()
-
-
-def _replicated(size: int) -> dict[str, str]:
-    in_sync = str(max(1, size - 1))
-    copies = {f"{name}.replication.factor": str(size) for name in _INTERNAL}
-    return copies | {f"{name}.min.isr": in_sync for name in _INTERNAL[1:]}

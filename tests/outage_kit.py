@@ -54,8 +54,7 @@ class Line:
     patient     polls wait, as they do where time passes by itself
     """
 
-    def __init__(self, *, patient: bool) -> None:
-        self.cut, self.patient = False, patient
+    cut = patient = False
 
     def check(self) -> None:
         if self.cut:
@@ -89,20 +88,17 @@ class OutageFleet:
         window_s: int,
         windows: int,
         lateness_s: int = 30,
-        clock: Clock | None = None,
         first: int | None = None,
         sampler: Callable[[int], NoiseSampler] = SeededSampler,
     ) -> None:
         """Start everybody.
 
-        clock       None: one that `run_to` moves; else the caller runs the Leader and the agents
         first       start of the first window; agents must have task, roster and keys by then
         sampler     noise of the host with a number
         """
-        self.folder, self.line = folder, Line(patient=clock is not None)
+        self.folder, self.line = folder, Line()
         self.first = T0 + max(120, window_s) if first is None else first
         self.stepped = SteppedClock(T0)
-        self.clock: Clock = clock or self.stepped
         self._sampler = sampler
         self._log = log
         self._stack = ExitStack()
@@ -111,17 +107,17 @@ class OutageFleet:
         self._write_signed()
         self.start_helper()
         self.start_leader()
-        self.agents = [] if clock else [self.agent(number) for number in range(HOSTS)]
+        self.agents = [self.agent(number) for number in range(HOSTS)]
 
     def now_s(self) -> float:
-        return self.clock.unix_ms() / 1000
+        return self.stepped.now_ms / 1000
 
     # What tests of faults stand between
 
     leader_now_s = helper_now_s = now_s
 
     def agent_clock(self, _number: int) -> Clock:
-        return self.clock
+        return self.stepped
 
     def leader_folder(self) -> Path:
         return self.folder
@@ -186,7 +182,7 @@ class OutageFleet:
             self._store,
             helper=self.helper_port(),
             clock=self.leader_now_s,
-            pause=None if self.line.patient else lambda _seconds: None,
+            pause=lambda _seconds: None,
         )
 
     def stop_leader(self) -> None:

@@ -274,12 +274,11 @@ def seal_report(
     window: int = T0,
     cohort: int = 0,
     report_id: bytes | None = None,
-    task_id: TaskId | None = None,
     spoil_tag: bool = False,
 ) -> Report:
     """Mask, tag and box one host's vector (int64[d], check words included), to the byte."""
     assert host.epoch is not None
-    identity = task_id or world.task_id
+    identity = world.task_id
     keys = derive_epoch_task_keys(*host.secrets, host.epoch.hash(), identity)
     rid = report_id or seeded_bytes("report", host.number, window, cohort)[:16]
     header = ReportHeader(cohort, len(vector), window, ReportId(rid))
@@ -421,7 +420,6 @@ class Fleet:
         folder: Path,
         *,
         helper: HelperPort | None = None,
-        checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         self.world, self.folder = world, folder
         self.clock = Clock()
@@ -432,12 +430,12 @@ class Fleet:
             self.helper, self.helper_state, runner = start_helper(world, folder, self.clock)
             helper = runner
         self.port: HelperPort = helper
-        self.start_leader(checkpoint)
+        self.start_leader()
 
     def open_state(self) -> LeaderState:
         return LeaderState(self.folder / "leader.sqlite")
 
-    def start_leader(self, checkpoint: Checkpoint = no_checkpoint) -> None:
+    def start_leader(self) -> None:
         self.state = self.open_state()
         pairs = {key_id(self.world.leader_hpke.public_bytes): self.world.leader_hpke}
         self.leader = self.make_leader(
@@ -457,7 +455,6 @@ class Fleet:
             self.store,
             commit=self.log.commit,
             call=self.calls.append,
-            checkpoint=checkpoint,
             tell=self._note,
         )
         self.runner.carry_out(owed)

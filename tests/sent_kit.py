@@ -170,9 +170,9 @@ def _closed(other: MemoryRuntime, identity: TaskId, task: Task, start_s: int) ->
     return reports(other.published[before:])
 
 
-def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
+def sent_fleet(folder: Path) -> SentFleet:
     world = World(HOSTS)
-    task = small_task(world, windows)
+    task = small_task(world, 100)
     bounds, metrics = Bounds(n_min_at_least=10), MetricsSection(enabled=False)
     made = surroundings(folder, world=world, task=task, bounds=bounds, metrics=metrics)
     weights = {task.series: sum(section.weight_millionths for section in task.sections)}

@@ -245,8 +245,8 @@ class SparkFleet(Fleet):
         assert isinstance(self.leader.reader, SparkReader)
         return self.leader.reader
 
-    def start_leader(self, *arguments: Any) -> None:
-        super().start_leader(*arguments)
+    def start_leader(self) -> None:
+        super().start_leader()
         learn(self)
 
     def restart_leader(self) -> None:
@@ -285,8 +285,8 @@ class SparkFleet(Fleet):
         for report in raw:
             self.group.append(Kind.REPORT, report, report[:16])
 
-    def close_slowly(self, at_s: float, turns: int = 2) -> None:
-        for _ in range(turns):
+    def close_slowly(self, at_s: float) -> None:
+        for _ in range(2):
             self.tick(at_s)
             self.quiesce()
         self.tick(at_s)
