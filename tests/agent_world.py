@@ -137,9 +137,10 @@ class World:
     hosts: int = 1
     leader: Party = field(default_factory=Party)
     helper: Party = field(default_factory=Party)
+    key: Callable[[int], SigningKey] = lambda _number: SigningKey.generate()
 
     def __post_init__(self) -> None:
-        self.signing_keys = [SigningKey.generate() for _ in range(self.hosts)]
+        self.signing_keys = [self.key(number) for number in range(self.hosts)]
         self.identities = [Host(k, host_id(k.public_bytes)) for k in self.signing_keys]
         self.pins = Pins(frozenset({self.leader.pk}), frozenset({self.helper.pk}))
 

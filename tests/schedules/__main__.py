@@ -24,7 +24,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--schedules", type=int, default=10_000, help="how many (10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="play this one again, and tell of it")
-    parser.add_argument("--file", type=Path, help="play the schedule of this file")
     parser.add_argument("--keep", type=Path, help="folder for the shortest failing schedules")
     parser.add_argument("--planted", action="store_true", help="look for each planted bug")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
@@ -33,8 +32,6 @@ def main(arguments: list[str]) -> int:
     if asked.planted:
         found = _planted(range(asked.first, asked.first + MOST_SEEDS))
         return _report(asked.json, {"found": found}, all(at is not None for at in found.values()))
-    if asked.file is not None:
-        return _one(Schedule.from_json(asked.file.read_text()), asked)
     if asked.seed is not None:
         return _one(draw_schedule(asked.seed), asked)
     return _many(asked)

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.protocol.directory import PinnedParties
-from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
+from edge_agent.protocol.task_check import Bounds, ParticipantRules
 from tests.agent_world import T0, Party, World, make_section
 from tests.protocol_kit import hpke_pair, signing_key
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement
-from wire.fields import host_id
 from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS
 
@@ -35,19 +33,10 @@ WINDOWS: Final = 5
 LAST_WINDOW: Final = T0 + (WINDOWS - 1) * WINDOW_S
 
 
-class SeededWorld(World):
-    """A `World` whose keys come from names."""
-
-    def __post_init__(self) -> None:
-        self.signing_keys = [signing_key("schedules", number) for number in range(self.hosts)]
-        self.identities = [Host(key, host_id(key.public_bytes)) for key in self.signing_keys]
-        self.pins = Pins(frozenset({self.leader.pk}), frozenset({self.helper.pk}))
-
-
 @cache
-def world() -> SeededWorld:
-    leader = Party(signing_key("leader"), hpke_pair("leader"))
-    return SeededWorld(HOSTS, leader, Party(signing_key("helper"), hpke_pair("helper")))
+def world() -> World:
+    leader, helper = (Party(signing_key(one), hpke_pair(one)) for one in ("leader", "helper"))
+    return World(HOSTS, leader, helper, lambda number: signing_key("schedules", number))
 
 
 @cache
