@@ -61,14 +61,14 @@ _JUDGEMENTS: Final = re.compile(r"\*|q_value|told", re.IGNORECASE)  # what asks 
 Conditions = list[tuple[str, object]]  # texts of SQL with the value of each
 
 
-class Span(TypedDict, total=False):
+class TimeBounds(TypedDict, total=False):
     """What starts in [since, until)."""
 
     since: Moment | None
     until: Moment | None
 
 
-class Bounds(Span, total=False):
+class CellBounds(TimeBounds, total=False):
     """The same, of one series."""
 
     series: str | None
@@ -96,11 +96,11 @@ class ReleaseSource(Protocol):
         section: str | None,
         *,
         by_cohort: bool = False,
-        **bounds: Unpack[Bounds],
+        **bounds: Unpack[CellBounds],
     ) -> pd.DataFrame:
         """Return roll-ups of a section, None: of all; columns as the view of the period."""
 
-    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         """Return how windows ended, columns as the view `outcomes` but `period`."""
 
     def newest(
@@ -108,10 +108,10 @@ class ReleaseSource(Protocol):
     ) -> datetime | None:
         """Return the start of the newest period of a section that has ended; else the newest."""
 
-    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def windows(self, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         """Return each window's end, columns as the view `windows`."""
 
-    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
+    def causes(self, section: str, **span: Unpack[TimeBounds]) -> pd.DataFrame:
         """Return root-cause tables, columns as the view `causes`."""
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
@@ -177,7 +177,7 @@ class FolderSource:
         section: str | None,
         *,
         by_cohort: bool = False,
-        **bounds: Unpack[Bounds],
+        **bounds: Unpack[CellBounds],
     ) -> pd.DataFrame:
         of, within = _of(section), _within(**bounds)
 
@@ -188,7 +188,7 @@ class FolderSource:
 
         return self._frame(text, [*of, *within, *within])
 
-    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         within = _within(**bounds)
 
         def text() -> str:
@@ -219,10 +219,10 @@ class FolderSource:
         ended = [start for start, _ in found if last is not None and start + period.length <= last]
         return max(ended or [start for start, _ in found], default=None)
 
-    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def windows(self, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         return read_windows(self.folder, **bounds)
 
-    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
+    def causes(self, section: str, **span: Unpack[TimeBounds]) -> pd.DataFrame:
         return read_causes(self.folder, section=section, **span)
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
@@ -254,7 +254,7 @@ class FolderSource:
                     raise
         return ask(judged=True)
 
-    def _text(self, kind: str, period: RollupPeriod, bounds: Bounds) -> str:
+    def _text(self, kind: str, period: RollupPeriod, bounds: CellBounds) -> str:
         self._look()
         first, end = _bounds(bounds.get("since"), bounds.get("until"))
         return rows_sql(files_to_read(self.rollups, kind, period, first, end), SCHEMAS[kind])

@@ -28,7 +28,7 @@ from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment
 
 from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named, with_whole_numbers
 from .quantiles_sql import create_call
-from .release_source import Bounds, Span
+from .release_source import CellBounds, TimeBounds
 from .rollup_files import RollupPeriod
 from .served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
 
@@ -283,13 +283,13 @@ class ServerSource:
         section: str | None,
         *,
         by_cohort: bool = False,
-        **bounds: Unpack[Bounds],
+        **bounds: Unpack[CellBounds],
     ) -> pd.DataFrame:
         cohorts = "true" if by_cohort else None
         asked = _asked(period=period, section=section, by_cohort=cohorts, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.CELLS, asked)))
 
-    def outcomes(self, period: RollupPeriod, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         asked = _asked(period=period, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.OUTCOMES, asked)))
 
@@ -303,10 +303,10 @@ class ServerSource:
         except ValueError:
             raise self._misunderstood("a moment") from None
 
-    def windows(self, **bounds: Unpack[Bounds]) -> pd.DataFrame:
+    def windows(self, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         return _frame(self._rows(ServedRows.WINDOWS, _asked(**bounds)))
 
-    def causes(self, section: str, **span: Unpack[Span]) -> pd.DataFrame:
+    def causes(self, section: str, **span: Unpack[TimeBounds]) -> pd.DataFrame:
         return _frame(self._rows(ServedRows.CAUSES, _asked(section=section, **span)))
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:

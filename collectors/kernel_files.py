@@ -13,6 +13,12 @@ from collectors.records.basics import FailureKind, ReadFailure
 _PART: Final = 1 << 14
 
 
+def cpu_numbers(text: str) -> list[int]:
+    """Read the kernel's list of CPUs, as `0-3,8`; raises ValueError for what is none."""
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return [cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1)]
+
+
 class KernelFile:
     def __init__(self, path: str) -> None:
         """Open the file. Raises OSError."""

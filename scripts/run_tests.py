@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-RUN_S: Final = 5400
+RUN_S: Final = 2700
 STALL_S: Final = 1200
 """Of one test with its fixtures, as pytest-timeout has it of its body alone."""
 KINDS: Final = "POINTILLIST_TESTS_COUNTED"

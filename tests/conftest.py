@@ -37,6 +37,7 @@ MACHINES = ("root", "kafka", "postgresql", "prometheus", "gpu", "browser")
 """Markers of tests that need a special machine."""
 
 _runnable_but_skipped: list[str] = []
+_configs: list[pytest.Config] = []
 
 pytest_plugins = ["tests.leftovers", "tests.fault_points", "tests.golden_kit"]
 
@@ -79,7 +80,8 @@ def no_node_is_left() -> Iterator[None]:
         Path("/dev/nvidiactl").unlink(missing_ok=True)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    _configs.append(config)
     gc.disable()  # Next to nothing of what is collected is ever garbage.
 
 
@@ -160,7 +162,10 @@ _LOCALE = locale.setlocale(locale.LC_CTYPE)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notice a skip that this machine need not have made; where workers report to."""
+    """Name a failure at once, whatever ends the run, and notice a skip that need not be."""
+    terminal = _configs[0].pluginmanager.getplugin("terminalreporter")
+    if report.failed and terminal is not None:
+        terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")
     markers = [marker for marker in MACHINES if marker in report.keywords]
     if report.skipped and markers and all(why_not(marker) is None for marker in markers):
         _runnable_but_skipped.append(report.nodeid)

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
 from analytics import RollupPeriod
-from analytics.release_source import Bounds, ReleaseSource
+from analytics.release_source import CellBounds, ReleaseSource
 from analytics.served_releases import ADDRESS, FORMAT, MOST_ROWS, NEWEST, ServedRows
 from wire.catalogue import Catalogue
 
@@ -70,7 +70,7 @@ class RowsAsked(BaseModel):
     )
     until: Annotated[_Moment | None, Field(description="rows that start before it, UTC")] = None
 
-    def bounds(self, until: datetime | None) -> Bounds:
+    def bounds(self, until: datetime | None) -> CellBounds:
         return {"series": self.series, "since": self.since, "until": until or self.until}
 
     def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:

@@ -31,7 +31,7 @@ from wire.rejection import Reason, ReportRejected
 
 from . import leader_events as events
 from .leader_events import HelperAnswer, LeaderEffect, StoreRelease, StoreSuppressed
-from .windows import Answered, Chain, ChainState, ClosedWindow, StoredRelease, Sum, resume_window
+from .windows import Answered, Chain, ChainState, ClosedBatch, StoredRelease, Sum, resume_window
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
 
@@ -82,7 +82,7 @@ def _with(before: ReleasedWindow | None, window: ReleasedWindow, period_s: int) 
     return replace(window, n=before.n + window.n, vector=vector, capacity=capacity)
 
 
-def verified_share(closed: ClosedWindow, share_bytes: bytes, helper_pk: bytes) -> AggregateShare:
+def verified_share(closed: ClosedBatch, share_bytes: bytes, helper_pk: bytes) -> AggregateShare:
     """Decode a share of this very batch.
 
     Raises      ReportRejected: length, field, padding, share_signature, share_batch, n_min
@@ -111,7 +111,7 @@ def unmask(total: Sum, share: AggregateShare) -> NDArray[np.int64]:
 
 
 def released_window(
-    closed: ClosedWindow,
+    closed: ClosedBatch,
     accepted: NDArray[np.bool_],
     vector: NDArray[np.int64],
     cleared: dict[str, int],
@@ -153,7 +153,7 @@ class Chains:
         signing_key: SigningKey,
         sum_rules: SumRules,
         rejected: Counter[str],
-        sum_of: Callable[[ClosedWindow, NDArray[np.bool_]], Sum | None],
+        sum_of: Callable[[ClosedBatch, NDArray[np.bool_]], Sum | None],
         stopwatch: Stopwatch,
     ) -> None:
         """Start empty.
@@ -165,7 +165,7 @@ class Chains:
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self._sum_rules, self._rejected, self._sum_of = sum_rules, rejected, sum_of
         self._period_sums = PeriodSums(sum_rules)
-        self.closed: dict[BatchKey, ClosedWindow] = {}
+        self.closed: dict[BatchKey, ClosedBatch] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
         self.released = 0
@@ -190,7 +190,7 @@ class Chains:
             )
         window = resume_window(signed, known, stored)
         self.queue(
-            ClosedWindow(
+            ClosedBatch(
                 *(stored.key, known, roster, signed.batch, stored.signed_batch, window),
                 stored.closed_s,
             )
@@ -199,7 +199,7 @@ class Chains:
 
     # Time
 
-    def queue(self, closed: ClosedWindow) -> None:
+    def queue(self, closed: ClosedBatch) -> None:
         self.closed[closed.key] = closed
         self.chain(closed.chain).queue(closed)
 
@@ -262,9 +262,7 @@ class Chains:
             return [events.CallHelper(closed.key, closed.signed_batch, wanted)]
         return self._settle(closed, Reason(reply.refusal), event.now_s)
 
-    def _on_share(
-        self, closed: ClosedWindow, reply: BatchReply, now_s: float
-    ) -> list[LeaderEffect]:
+    def _on_share(self, closed: ClosedBatch, reply: BatchReply, now_s: float) -> list[LeaderEffect]:
         self._lap("other")
         try:
             share = verified_share(closed, reply.share, self._directory.parties.helper_pk)
@@ -279,7 +277,7 @@ class Chains:
         return self._on_answer(closed, Answered(share, reply.share, reply.cleared), now_s)
 
     def _on_answer(
-        self, closed: ClosedWindow, answer: Answered | None, now_s: float
+        self, closed: ClosedBatch, answer: Answered | None, now_s: float
     ) -> list[LeaderEffect]:
         """Unmask and release, or keep the answer until the sum is there; None: scheme `local`."""
         every = np.ones(closed.batch.n, dtype=np.bool_)
@@ -307,7 +305,7 @@ class Chains:
         return self._release(closed, released, share_hash, share or b"")
 
     def _release(
-        self, closed: ClosedWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
+        self, closed: ClosedBatch, released: ReleasedWindow, share_hash: bytes, share: bytes
     ) -> list[LeaderEffect]:
         chain = self.chain(closed.chain)
         words = released.vector.astype(np.uint32)
@@ -381,7 +379,7 @@ class Chains:
 
     def _settle(
         self,
-        closed: ClosedWindow,
+        closed: ClosedBatch,
         reason: Reason,
         now_s: float,
         detail: str = "",
@@ -391,7 +389,7 @@ class Chains:
         self._drop(closed)
         return self.suppress(closed.key, closed.batch.n, reason, now_s, detail, share)
 
-    def _drop(self, closed: ClosedWindow) -> None:
+    def _drop(self, closed: ClosedBatch) -> None:
         del self.closed[closed.key]
         self.chain(closed.chain).closed.remove(closed)
         self.settled[closed.key] = closed.give_up_s

@@ -33,7 +33,7 @@ from .admission import (
     check_host,
     dedupe_record,
 )
-from .windows import ClosedWindow, OpenWindow, Sum
+from .windows import ClosedBatch, OpenWindow, Sum
 
 MINUTE_S: Final = 60.0
 LONGEST_RECORD_BYTES: Final = 16 << 10
@@ -364,7 +364,7 @@ class ReportReader:
     def ended(self, key: BatchKey, until_s: int) -> None:
         """Take that a window has ended, durably; reports of it may come until then."""
 
-    def sum_of(self, closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+    def sum_of(self, closed: ClosedBatch, accepted: NDArray[np.bool_]) -> Sum | None:
         """Give the sum of the accepted hosts' vectors; None: asked for, and there later."""
         return closed.window.sum_of(closed.batch.entries["host_id"][accepted].tolist())
 

@@ -36,7 +36,7 @@ from .chains import Chains
 from .intake import Intake, ReportReader
 from .leader_events import LeaderEffect
 from .schedule import CloseRule, LogWatch, Schedule, begin_until_s
-from .windows import ClosedWindow, OpenWindow
+from .windows import ClosedBatch, OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 
@@ -284,7 +284,7 @@ class Leader:
         signed = message + self._signing_key.sign(message)
         self._lap("freeze")
         window.expected = {}
-        closed = ClosedWindow(key, known, roster, batch, signed, window, now_s)
+        closed = ClosedBatch(key, known, roster, batch, signed, window, now_s)
         self.chains.queue(closed)
         self.chains.chain(closed.chain).last_hosts = (key.window, frozenset(window.hosts))
         return [events.StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]

@@ -210,7 +210,7 @@ class Answered:
 
 
 @dataclass(slots=True, eq=False)
-class ClosedWindow:
+class ClosedBatch:
     """A batch whose bytes are final, waiting for the Helper.
 
     answer      the Helper's, while the sum of the hosts that it accepted is still to come
@@ -275,11 +275,11 @@ class ChainState:
     """One chain: hash of its last release, closed windows and unsigned releases in order."""
 
     head: bytes
-    closed: list[ClosedWindow] = field(default_factory=list)
+    closed: list[ClosedBatch] = field(default_factory=list)
     unsigned: list[StoredRelease] = field(default_factory=list)
     last_hosts: tuple[int, frozenset[bytes]] = (-1, frozenset())
 
-    def queue(self, closed: ClosedWindow) -> None:
+    def queue(self, closed: ClosedBatch) -> None:
         self.closed.append(closed)
         self.closed.sort(key=lambda window: (window.key.window, window.known.task.version))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.windows import ClosedWindow, OpenWindow, Sum, reports_of, words_of
+from aggregator.leader.windows import ClosedBatch, OpenWindow, Sum, reports_of, words_of
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen
@@ -120,7 +120,7 @@ class SparkReader(ReportReader):
         self._refusals.pop(key, None)
         self._commands.append(messages.WindowEnded(key, until_s))
 
-    def sum_of(self, closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Sum | None:
+    def sum_of(self, closed: ClosedBatch, accepted: NDArray[np.bool_]) -> Sum | None:
         """Ask each partition for its part; give the whole once all of them have come."""
         due = self._due.get(closed.key)
         if due is None or not np.array_equal(due.accepted, accepted):
@@ -273,7 +273,7 @@ def _name(window: OpenWindow, partition: int, entry: bytes) -> str | None:
     return None
 
 
-def _by_partition(closed: ClosedWindow, accepted: NDArray[np.bool_]) -> Mapping[int, set[bytes]]:
+def _by_partition(closed: ClosedBatch, accepted: NDArray[np.bool_]) -> Mapping[int, set[bytes]]:
     hosts: dict[int, set[bytes]] = {}
     for host in closed.batch.entries["host_id"][accepted].tolist():
         hosts.setdefault(closed.window.places[host][0], set()).add(host)

@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from collectors.bpf.system_calls import (
     SOFTWARE,
     PerfEventAttributes,
-    cpu_numbers,
     perf_event_open,
 )
 from collectors.interface import SourceUnavailable
+from collectors.kernel_files import cpu_numbers
 
 LOST, COMM, FORK, MMAP2 = 2, 3, 7, 10
 _EXECUTED: Final = 1 << 13

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.interface import SourceUnavailable
+from collectors.kernel_files import cpu_numbers
 from collectors.records.activity import HostTable
 
-from .system_calls import bpf, cpu_numbers, structure_fields
+from .system_calls import bpf, structure_fields
 
 LOOKUP, UPDATE, DELETE, NEXT_KEY, LOOKUP_BATCH, LINK_CREATE = 1, 2, 3, 4, 24, 28
 _MOST_ROWS: Final = 256

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.interface import SourceUnavailable
+from collectors.kernel_files import cpu_numbers
 
 VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
 
@@ -86,12 +87,6 @@ def _system_call(name: str) -> tuple[Callable[..., int], int]:
 
 _ONLINE: Final = Path("/sys/devices/system/cpu/online")
 CPU_CLOCK: Final = 0
-
-
-def cpu_numbers(text: str) -> list[int]:
-    """Read the kernel's list of CPUs, as `0-3,8`; raises ValueError for what is none."""
-    ranges = [part.split("-") for part in text.strip().split(",") if part]
-    return [cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1)]
 
 
 def open_cpu_clocks(period_ns: int) -> list[int]:

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.bpf.system_calls import cpu_numbers
+from collectors.kernel_files import cpu_numbers
 from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.foreign import Signatures, declare
 

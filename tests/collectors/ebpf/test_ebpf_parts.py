@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
-from collectors.bpf.system_calls import cpu_numbers, kernel_version
+from collectors.bpf.system_calls import kernel_version
 from collectors.ebpf import ebpf_loaders
 from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
 from collectors.interface import SourceUnavailable
+from collectors.kernel_files import cpu_numbers
 from edge_agent.config import load_config
 from edge_agent.live import sources_of
 from wire.catalogue import Catalogue
