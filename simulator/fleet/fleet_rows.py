@@ -234,12 +234,8 @@ class FleetRows:
             "kernel_mix": self._kernel_mix,
             "kernel_mix_by_model": self._kernel_mix_by_model,
             "application_mix": self._application_mix,
-            "kernel_duration": lambda _, drawn, row: _histogram(
-                drawn, row, [table.duration for _, table, _ in drawn.groups]
-            ),
-            "copy_size": lambda _, drawn, row: _histogram(
-                drawn, row, [table.copy_size for _, table, _ in drawn.groups]
-            ),
+            "kernel_duration": self._durations,
+            "copy_size": self._copy_sizes,
         }
 
     def block(
@@ -330,6 +326,12 @@ class FleetRows:
             row[hosts, self._cells[place]] = worked
             rest[hosts] -= worked
         row[:, section.index("idle")] = rest
+
+    def _durations(self, _section: Section, drawn: _Drawn, row: Rows) -> None:
+        _histogram(drawn, row, [table.duration for _, table, _ in drawn.groups])
+
+    def _copy_sizes(self, _section: Section, drawn: _Drawn, row: Rows) -> None:
+        _histogram(drawn, row, [table.copy_size for _, table, _ in drawn.groups])
 
     def _leave_out(
         self, section: Section, spec: SectionSpec, row: Rows, coin: Rows, drawn: _Drawn
