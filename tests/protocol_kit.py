@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_n
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
 from simulator.engine.interface import MemoryStore
-from tests.agent_world import World as AgentWorld
 from transport.interface import Record, TopicPartition
 from wire import labels
 from wire.envelope import Kind, wrap
@@ -60,6 +59,9 @@ from wire.fields import (
 from wire.report import Report, ReportHeader
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
+
+if TYPE_CHECKING:  # Spark's environment lacks packages of an agent
+    from tests.agent_world import World as AgentWorld
 
 WINDOW_S = 60
 T0 = 1_700_000_040
