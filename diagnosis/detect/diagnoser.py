@@ -27,7 +27,7 @@ from .baseline import (
 from .detection_settings import DetectionSettings
 from .features import SubjectSignals, vector_of
 from .findings import Cause, Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes
-from .rules import CAUSES, RULES, RULES_TITLE, Ranking, RuleVerdict, judge, rank
+from .rules import CAUSES, RULES_TITLE, Ranking, RuleVerdict, hand_rules, judge, rank
 from .tail_detector import StandingSpike, Tail, TailDetector
 
 MOST: Final = 6
@@ -36,7 +36,7 @@ _FINE_PLACE: Final = {name: place for place, name in enumerate(FINE)}
 
 
 def _telling(cause: Cause) -> dict[int, float]:
-    rules = [rule for rule in RULES if rule.cause == cause]
+    rules = [rule for rule in hand_rules() if rule.cause == cause]
     needed = [tell for rule in rules for group in rule.needs for tell in group]
     tells = [*needed, *(tell for rule in rules for tell in rule.tells)]  # of both, what tells holds
     return {INDEX[tell.channel]: tell.sign for tell in tells if tell.channel in INDEX}

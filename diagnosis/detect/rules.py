@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,12 @@ class _RuleTable:
     rule: tuple[CauseRule, ...]
 
 
-RULES: Final = read_tree(_RuleTable, Path(__file__).with_name("rules.toml")).rule
+@cache
+def hand_rules() -> tuple[CauseRule, ...]:
+    """Give the rules of rules.toml, in its order."""
+    return read_tree(_RuleTable, Path(__file__).with_name("rules.toml")).rule
+
+
 RULES_TITLE: Final = "hand rules 1"
 """What diagnoses name as their model."""
 CAUSES: Final = tuple(Cause)
@@ -81,7 +87,7 @@ class RuleVerdict:
 
 def judge(vector: Floats) -> RuleVerdict:
     """Weigh all causes by the hand rules; `vector` is float64[FEATURE_NAMES]."""
-    own = [(rule, _alone(rule.tells, rule.needs, vector)) for rule in RULES]
+    own = [(rule, _alone(rule.tells, rule.needs, vector)) for rule in hand_rules()]
     alone = dict.fromkeys(Cause, 0.0)
     for rule, strength in own:
         alone[rule.cause] = max(alone[rule.cause], strength)

@@ -9,7 +9,7 @@ import pytest
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause, Diagnosis
-from diagnosis.detect.rules import RULES
+from diagnosis.detect.rules import hand_rules
 from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import CROWDED, NOISE, USUAL, Host, Second, diagnoses, run, warm
 
@@ -92,7 +92,7 @@ def test_rules_name_the_cause(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.UNKNOWN])
 def test_evidence_begins_with_a_signal_of_the_cause(cause: Cause) -> None:
     found = diagnosed(SCENES[cause])
-    rules = [rule for rule in RULES if rule.cause == cause]
+    rules = [rule for rule in hand_rules() if rule.cause == cause]
     tells = [tell for rule in rules for group in (rule.tells, *rule.needs) for tell in group]
     telling = {tell.channel.partition(".")[2] for tell in tells}
     first = found.evidence[0]
@@ -189,7 +189,7 @@ def test_diagnosis_names_the_rules_where_no_model_is_given() -> None:
 
 def test_rules_name_signals_that_the_table_has() -> None:
     """A rule on a name that no frame can carry would be silent for ever."""
-    for rule in RULES:
+    for rule in hand_rules():
         for tell in (*rule.tells, *(one for group in rule.needs for one in group)):
             assert tell.feature in FEATURE_NAMES, tell
             assert tell.channel.partition(".")[2] in SIGNALS or tell.channel in FEATURE_NAMES
