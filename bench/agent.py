@@ -54,7 +54,7 @@ _EMPTY_NS: Final = 90.0
 """An empty program on sched_switch, measured on this kind of machine."""
 _SAMPLER: Final = """
 import json, time
-import edge_agent.live
+import edge_agent.open_agent
 from collectors.boot_clock import boottime_ns
 from collectors.ebpf.ebpf_source import EbpfSource
 from pointillist.cli.agent_run import settle

@@ -1,4 +1,4 @@
-"""A vectorised, exact-table sampler for batches of hosts, and the same over a seeded stream.
+"""Exact-table samplers: of a live host, of batches of hosts, and over a seeded stream.
 
 The cumulative distribution is rounded to 2^-128. A draw needs its first 16 bits only, unless they
 share a cell of the guide with a threshold; then 64 bits are searched, and on a tie there, which a

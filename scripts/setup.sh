@@ -24,7 +24,7 @@ attempt pip install --quiet --offline --no-deps --no-build-isolation --editable 
 # What the demo's processes load is compiled once: they start together, and each would do it, every
 # time where PYTHONDONTWRITEBYTECODE is set.
 PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c \
-    'import aggregator.leader_process, aggregator.helper_process, aggregator.releases.releases, edge_agent.live, pointillist.play.demo_summary, simulator.slices'
+    'import aggregator.leader_process, aggregator.helper_process, aggregator.releases.releases, edge_agent.open_agent, pointillist.play.demo_summary, simulator.slices'
 
 # As root each role becomes a user of its own, who must read the code whatever root's umask is.
 if [ "$(id -u)" -eq 0 ]; then

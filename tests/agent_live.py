@@ -17,7 +17,7 @@ from edge_agent.config import (
     SourcesSection,
     TrustSection,
 )
-from edge_agent.live import open_agent, this_machine
+from edge_agent.open_agent import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded.embedded import EmbeddedLog

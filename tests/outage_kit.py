@@ -30,7 +30,7 @@ from edge_agent.config import (
     TrustSection,
 )
 from edge_agent.ledger.ledger_records import SpoolLimits
-from edge_agent.live import open_agent, this_machine
+from edge_agent.open_agent import open_agent, this_machine
 from edge_agent.protocol.task_check import Bounds
 from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler

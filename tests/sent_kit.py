@@ -16,7 +16,7 @@ from edge_agent.config import (
     MetricsSection,
 )
 from edge_agent.ledger.ledger_records import HostSpending, LedgerView
-from edge_agent.live import open_agent
+from edge_agent.open_agent import open_agent
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     EpochDue,

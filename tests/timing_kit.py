@@ -16,7 +16,7 @@ from typing import Final
 
 from collectors.records.activity import KernelActivity, Record
 from edge_agent.agent_runtime import AgentRuntime
-from edge_agent.live import open_agent
+from edge_agent.open_agent import open_agent
 from edge_agent.protocol import eligibility
 from edge_agent.protocol.eligibility import draw_offsets_ms
 from kernels.families import FamilyRules

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggregator.protocol import interfaces
 from aggregator.protocol.directory import Directory, KnownTask, VerifiedRoster
 from aggregator.protocol.epochs import AdmittedEpochs, KnownEpoch, Mark, Seal
-from aggregator.protocol.interfaces import HOST_ID_BYTES, AggregateShareJob, BatchKey, BatchReply
+from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, BatchReply, CommittedAnswer
 from aggregator.protocol.released import Capacity
 from aggregator.statistics.range_checks import SumRules
 from privacy import masks
@@ -156,7 +156,7 @@ class Helper:
             self.refused[refusal.reason.value] += 1
             return BatchReply(refusal=refusal.reason.value, cleared=verdict.cleared)
         batch_hash = batch.hash()
-        answer = AggregateShareJob(
+        answer = CommittedAnswer(
             key,
             known.task.series,
             batch_hash,
@@ -182,7 +182,7 @@ class Helper:
         return BatchReply(share=share_bytes, cleared=verdict.cleared)
 
     def _answer_again(
-        self, answered: AggregateShareJob, signed: SignedBatch, known: KnownTask, complete: bool
+        self, answered: CommittedAnswer, signed: SignedBatch, known: KnownTask, complete: bool
     ) -> BatchReply:
         """The same stored bytes; after a crash between commit and sum, the sum is made again."""
         if signed.batch.hash() != answered.batch_hash:
@@ -228,7 +228,7 @@ class Helper:
         self.checkpoint("after StoreChainEntry")
         return signed_by_both
 
-    def _check_kept(self, answered: AggregateShareJob) -> None:
+    def _check_kept(self, answered: CommittedAnswer) -> None:
         """Sign nothing of windows that a restore closed: which releases were signed is forgotten.
 
         Raises      ReportRejected: closed_before_restore
@@ -241,7 +241,7 @@ class Helper:
             expected = f"a window that ended after {closed_s}"
             raise ReportRejected(Reason.CLOSED_BEFORE_RESTORE, expected, end_s)
 
-    def _check_ranges(self, vector: NDArray[np.int64], answered: AggregateShareJob) -> None:
+    def _check_ranges(self, vector: NDArray[np.int64], answered: CommittedAnswer) -> None:
         """Hold a release to what its hosts can sum to, as far as task and roster are still known.
 
         Raises      ReportRejected: release_vector, impossible_sum
@@ -254,7 +254,7 @@ class Helper:
         capacity = self._capacity(answered)
         self._sum_rules.of(known.task, int(vector[0]), capacity).check(vector)
 
-    def _capacity(self, answered: AggregateShareJob) -> Capacity | None:
+    def _capacity(self, answered: CommittedAnswer) -> Capacity | None:
         roster = self.directory.roster_at(answered.key.window)
         if roster is None or answered.used is None:
             return None
@@ -262,7 +262,7 @@ class Helper:
         hosts = [roster.entries.get(answered.used[at : at + HOST_ID_BYTES]) for at in ids]
         return Capacity.of(host.gpu_models for host in hosts if host is not None)
 
-    def _check_link(self, signed: SignedRelease, answered: AggregateShareJob) -> None:
+    def _check_link(self, signed: SignedRelease, answered: CommittedAnswer) -> None:
         head = self._state.chain_head(answered.series, answered.key.cohort)
         prev = FIRST_PREV if head is None else SignedRelease.decode(head[1]).release.hash()
         if signed.release.prev != prev:
@@ -273,7 +273,7 @@ class Helper:
             )
 
 
-def _vector(vector: bytes, signed: SignedRelease, answered: AggregateShareJob) -> NDArray[np.int64]:
+def _vector(vector: bytes, signed: SignedRelease, answered: CommittedAnswer) -> NDArray[np.int64]:
     """Return int64[d], steps: the vector that the release names, with its check words."""
     if len(vector) % 4 or len(vector) < 12:
         raise ReportRejected(Reason.RELEASE_VECTOR, "d words of 4 bytes", len(vector))

@@ -21,8 +21,8 @@ from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import (
     BODY_RETENTION_S,
     HOST_ID_BYTES,
-    AggregateShareJob,
     BatchKey,
+    CommittedAnswer,
 )
 from aggregator.state import state_file
 from aggregator.state.state_file import COUNTERS, KEEP_COUNTER, transaction, write_durably
@@ -88,19 +88,19 @@ class HelperState:
         _write_side(self._fence_path, fence, commits)
         return fence, refuse_before_s
 
-    def answer(self, key: BatchKey) -> AggregateShareJob | None:
+    def answer(self, key: BatchKey) -> CommittedAnswer | None:
         return self._answer("task_id = ? AND cohort = ? AND window = ?", astuple(key))
 
-    def answer_of_hash(self, batch_hash: bytes) -> AggregateShareJob | None:
+    def answer_of_hash(self, batch_hash: bytes) -> CommittedAnswer | None:
         return self._answer("batch_hash = ?", (batch_hash,))
 
-    def _answer(self, where: str, values: tuple[Any, ...]) -> AggregateShareJob | None:
+    def _answer(self, where: str, values: tuple[Any, ...]) -> CommittedAnswer | None:
         row = self._first(f"SELECT * FROM answers WHERE {where}", values)  # noqa: S608
         if row is None:
             return None
         task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, *rest = row
         key, reasons = BatchKey(task_id, cohort, window), json.loads(rejections)
-        return AggregateShareJob(key, series, batch_hash, bitmap, n_batch, reasons, *rest)
+        return CommittedAnswer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)
 
     def used_hosts(self, series: str, window: int) -> frozenset[bytes]:
         """Hosts already counted in this window of the series, in any version and cohort."""
@@ -114,7 +114,7 @@ class HelperState:
             for at in range(0, len(used), HOST_ID_BYTES)
         )
 
-    def commit(self, answer: AggregateShareJob, closed_s: int) -> None:
+    def commit(self, answer: CommittedAnswer, closed_s: int) -> None:
         """Make a verdict final, in one fenced transaction, then count it beside the state.
 
         closed_s    end of the window
@@ -288,7 +288,7 @@ class HelperState:
         return int(commits)
 
 
-def _row(answer: AggregateShareJob) -> tuple[object, ...]:
+def _row(answer: CommittedAnswer) -> tuple[object, ...]:
     key, series, batch_hash, bitmap, n_batch, rejections, *rest = astuple(answer)
     reasons = json.dumps(rejections, sort_keys=True)
     return *key, series, batch_hash, bitmap, n_batch, reasons, *rest

@@ -1,7 +1,7 @@
 """The order in which the Leader checks a report; each refusal is one reason.
 
-length, version, task, rostered host and cohort, window and d, lateness, epoch (else parked), dedupe
-look-up, box, dedupe insert.
+length, version, task, rostered host and cohort, window and d, retention, epoch (else parked),
+dedupe look-up, box, dedupe insert.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
 from wire.report import EPOCH_AT, GCM_TAG_BYTES, M_AT, REPORT_ID_AT, TAG_AT, Report, report_length
 
-from .windows import OpenWindow
+from .held_windows import OpenWindow
 
 CLOCK_SKEW_S: Final = 60
 """A window may end this long after the Leader's clock: hosts' clocks are not the Leader's."""

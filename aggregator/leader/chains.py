@@ -30,8 +30,16 @@ from wire.batch import (
 from wire.rejection import Reason, ReportRejected
 
 from . import leader_events as events
+from .held_windows import (
+    Answered,
+    Chain,
+    ChainState,
+    ClosedBatch,
+    StoredRelease,
+    Sum,
+    resume_window,
+)
 from .leader_events import HelperAnswer, LeaderEffect, StoreRelease, StoreSuppressed
-from .windows import Answered, Chain, ChainState, ClosedBatch, StoredRelease, Sum, resume_window
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
 

@@ -33,7 +33,7 @@ from .admission import (
     check_host,
     dedupe_record,
 )
-from .windows import ClosedBatch, OpenWindow, Sum
+from .held_windows import ClosedBatch, OpenWindow, Sum
 
 MINUTE_S: Final = 60.0
 LONGEST_RECORD_BYTES: Final = 16 << 10

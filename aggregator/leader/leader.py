@@ -33,10 +33,10 @@ from wire.rejection import Reason, ReportRejected
 from . import leader_events as events
 from .admission import Heading
 from .chains import Chains
+from .held_windows import ClosedBatch, OpenWindow
 from .intake import Intake, ReportReader
 from .leader_events import LeaderEffect
-from .schedule import CloseRule, LogWatch, Schedule, begin_until_s
-from .windows import ClosedBatch, OpenWindow
+from .window_closing import CloseRule, LogWatch, Schedule, begin_until_s
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 

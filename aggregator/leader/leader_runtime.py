@@ -38,7 +38,7 @@ from .leader_events import CallCountersign, CallHelper, Settled
 from .leader_runner import HelperCalls, LeaderRunner, restore_leader
 from .leader_state import LeaderState
 from .log_publisher import LogPublisher
-from .schedule import LogWatch
+from .window_closing import LogWatch
 
 MEASURES: Final = (
     health.trouble_measure(*Trouble),

@@ -20,7 +20,7 @@ from aggregator.state.state_file import COUNTERS, StateUnusable
 from wire.batch import SignedRelease
 
 from . import leader_events as events
-from .windows import Chain, StoredRelease
+from .held_windows import Chain, StoredRelease
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS windows (task_id BLOB, cohort INTEGER, window INTEGER,

@@ -28,7 +28,7 @@ class BatchKey:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateShareJob:
+class CommittedAnswer:
     """One committed verdict; `reply` is absent only between the commit and the sum.
 
     bitmap       accepted hosts, bit i is byte i/8, least significant first

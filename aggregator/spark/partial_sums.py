@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Final
 
 from aggregator.leader.admission import Heading, Parked
+from aggregator.leader.held_windows import OpenWindow
 from aggregator.leader.intake import Intake
-from aggregator.leader.windows import OpenWindow
 from aggregator.party.config import Quotas
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties
 from aggregator.protocol.epochs import KnownEpoch, KnownEpochs

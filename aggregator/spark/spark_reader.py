@@ -14,9 +14,9 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.leader.held_windows import ClosedBatch, OpenWindow, Sum, reports_of, words_of
 from aggregator.leader.intake import ReportReader
 from aggregator.leader.leader import Leader
-from aggregator.leader.windows import ClosedBatch, OpenWindow, Sum, reports_of, words_of
 from aggregator.party.health import HealthMetric
 from aggregator.protocol.epochs import AdmittedEpoch, KnownEpoch
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey, RosterSeen, TaskSeen

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.leader.admission import PARKED_BYTES, PARKED_PER_HOST, Parked
-from aggregator.leader.windows import Sum, word_of, words_of
+from aggregator.leader.held_windows import Sum, word_of, words_of
 from aggregator.protocol.interfaces import HOST_ID_BYTES, BatchKey
 from aggregator.state.state_file import hold, open_state, transaction
 from transport.interface import Record

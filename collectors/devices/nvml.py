@@ -1,4 +1,7 @@
-"""NVIDIA devices by NVML, through the vendor's own binding `pynvml` (package nvidia-ml-py)."""
+"""NVIDIA devices by NVML, through the vendor's own binding `pynvml` (package nvidia-ml-py).
+
+The call of each field is a row of `nvml_fields.GROUPS`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.records.basics import FailureKind, ReadFailure
 
 from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured, Partition
-from .nvml_calls import (
+from .nvml_fields import (
     GROUPS,
     MOST_DEVICES,
     Handle,

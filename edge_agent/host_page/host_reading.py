@@ -19,13 +19,13 @@ from edge_agent.config import AgentConfig
 from edge_agent.journal import read_lines
 from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
 from edge_agent.ledger.left_reports import read_left
-from edge_agent.live import read_ledger
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.sent_view import PutIn, SentReport, put_into, sent_reports
 from edge_agent.local.sums import HistorySums
 from edge_agent.local.view import view_of
 from edge_agent.local.view_lines import HostView
+from edge_agent.open_agent import read_ledger
 from transport.files.keyfiles import KeyFileRefused
 
 _NS: Final = 1_000_000_000

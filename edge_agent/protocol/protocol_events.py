@@ -21,7 +21,10 @@ Token = NewType("Token", int)
 
 
 class Withheld(StrEnum):
-    """Why a host publishes nothing for a window, or opens no epoch: the counter's label."""
+    """Why a host publishes nothing for a window, or opens no epoch: the counter's label.
+
+    `window_late` is past retention here; for a Leader it is also past the window's close.
+    """
 
     BUDGET = "budget"
     FORGOTTEN = "forgotten"

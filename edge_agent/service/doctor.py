@@ -21,8 +21,8 @@ from edge_agent.bound_gpus import ListedGpu
 from edge_agent.config import AUTO, AgentConfig, HostSection
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import LedgerRefused
-from edge_agent.live import this_machine
 from edge_agent.local.history_tables import HistoryUnavailable, file_bytes, open_readonly
+from edge_agent.open_agent import this_machine
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
 from transport.process.doctor_checks import Check, CheckVerdict, Result, absent, broken, check, ok
 from transport.process.listening import loopback, why_not

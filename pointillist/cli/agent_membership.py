@@ -15,9 +15,9 @@ from edge_agent import membership
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import LedgerFull, LedgerNone, LedgerRefused
-from edge_agent.live import load_host, read_ledger, this_machine
 from edge_agent.membership import rekey as carry_on
 from edge_agent.membership import retire as end
+from edge_agent.open_agent import load_host, read_ledger, this_machine
 from edge_agent.protocol.roster_book import read_signed_past
 from privacy.budget import Entry, peak, spent_at
 from transport.factory import Side, open_transport

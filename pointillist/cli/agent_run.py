@@ -18,8 +18,8 @@ from collectors.devices.devices_source import GpuUsers
 from edge_agent.bound_gpus import with_bound_gpus
 from edge_agent.config import AgentConfig, load_config
 from edge_agent.ledger.ledger_records import LedgerRefused
-from edge_agent.live import LIVE_DOMAIN, open_agent, sources_of
 from edge_agent.local.live_socket import log_to_stderr
+from edge_agent.open_agent import LIVE_DOMAIN, open_agent, sources_of
 from edge_agent.protocol.task_check import choose_gate
 from edge_agent.service.agent_service import AgentService, Reloading
 from pointillist.installation import sample_hint

@@ -28,10 +28,10 @@ from aggregator.transcripts.transcript_check import Transcript
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
 from edge_agent.ledger.left_reports import read_left
-from edge_agent.live import read_ledger
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.sent_view import SentReport, put_into, sections_of, sent_reports
+from edge_agent.open_agent import read_ledger
 from pointillist.installation import public_fingerprint
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic

@@ -26,7 +26,7 @@ from rich.text import Text
 from edge_agent.local.proc_view import HostSampler, ProcView
 from edge_agent.local.view_lines import HostView, document
 from edge_agent.local.words import quantity, read_as
-from edge_agent.service.feed import Feed, open_feed
+from edge_agent.service.top_feed import Feed, open_feed
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption

@@ -14,9 +14,9 @@ from collectors.interface import SourceUnavailable
 from edge_agent.bound_gpus import listed_gpus
 from edge_agent.config import AgentConfig
 from edge_agent.sending.outbox import tasks_on
+from transport.clock_check import clock_beside_log
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
-from transport.log_clock import clock_beside_log
 from transport.process.doctor_checks import (
     CLOCK,
     CheckVerdict,
@@ -81,7 +81,7 @@ def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> No
 
 
 def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator[Finding]:
-    from edge_agent.live import sources_of
+    from edge_agent.open_agent import sources_of
     from edge_agent.service.doctor import AgentState
     from edge_agent.service.doctor_sources import (
         CallProbes,
@@ -106,7 +106,7 @@ def _of_log(
     config: AgentConfig, catalogue: Catalogue, findings: list[Finding], has_gpus: bool
 ) -> Iterator[Finding]:
     """Look at the log's time, and what its tasks ask of this host; no log is told elsewhere."""
-    from edge_agent.live import task_rules
+    from edge_agent.open_agent import task_rules
     from edge_agent.service.doctor_sources import MEASURED, measured_findings
 
     if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):

@@ -23,6 +23,7 @@ from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
+from transport.clock_check import BEHIND_S, clock_beside_log
 from transport.factory import (
     EmbeddedSettings,
     Side,
@@ -33,7 +34,6 @@ from transport.factory import (
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
 from transport.interface import TransportRefused, TransportUnavailable
 from transport.kafka.kafka_frame import KafkaSettings
-from transport.log_clock import BEHIND_S, clock_beside_log
 from transport.process.doctor_checks import (
     CLOCK,
     Check,

@@ -83,6 +83,7 @@ def test_metric_of_the_page_is_measured_and_released(tree: Path) -> None:
     passes(
         tree,
         "tests/collectors/test_conformance.py::test_every_collector_of_the_agent_is_a_row",
+        "tests/edge_agent/test_unmeasured.py",
         "tests/integration/test_toy_metric.py",
         "tests/wire/test_catalogue_content.py",
     )
@@ -122,7 +123,7 @@ def test_page_of_the_page_is_one_file_and_one_line(tree: Path, tmp_path: Path) -
 
 def test_a_tree_that_lacks_what_the_page_names_is_refused(tree: Path) -> None:
     apply("Add a metric", tree)
-    live = tree / "edge_agent/live.py"
+    live = tree / "edge_agent/open_agent.py"
     once = live.read_text(encoding="utf-8")
     apply("Add a metric", tree)
     assert live.read_text(encoding="utf-8") == once

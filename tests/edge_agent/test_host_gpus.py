@@ -14,7 +14,7 @@ import pytest
 from collectors.devices.device_port import DeviceReading, DevicesUnavailable
 from edge_agent.bound_gpus import GpusUnready, ListedGpu, bind_gpus, listed_gpus, with_bound_gpus
 from edge_agent.config import AUTO, AgentConfig, HostSection, TrustSection
-from edge_agent.live import load_host, open_ledger, this_machine
+from edge_agent.open_agent import load_host, open_ledger, this_machine
 from edge_agent.service.doctor import host_gpus
 from privacy.signing import SigningKey
 from tests.fake_nvml_kit import FakeDriver

@@ -25,8 +25,8 @@ from edge_agent.ledger.ledger_records import (
     SealedRecord,
     WindowSpent,
 )
-from edge_agent.live import open_ledger
 from edge_agent.membership import end_of_earlier, rekey, retire
+from edge_agent.open_agent import open_ledger
 from privacy.budget import Entry
 from privacy.signing import SigningKey
 from tests.agent_live import surroundings

@@ -17,7 +17,7 @@ from edge_agent.config import (
     SourcesSection,
     TrustSection,
 )
-from edge_agent.live import task_rules
+from edge_agent.open_agent import task_rules
 from edge_agent.sending.outbox import tasks_on
 from edge_agent.service.doctor_sources import measured_findings
 from edge_agent.unmeasured import MEASURED_BY, Unmeasured, unmeasured

@@ -17,8 +17,8 @@ import pytest
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import LedgerBusy, SealedRecord
-from edge_agent.live import this_machine
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.open_agent import this_machine
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports

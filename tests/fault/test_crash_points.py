@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.leader.leader_events import ReportsArrived
-from aggregator.leader.schedule import RESEND_S
+from aggregator.leader.window_closing import RESEND_S
 from aggregator.protocol.interfaces import BatchReply, HelperUnavailable, ReleaseReply
 from tests.protocol_kit import (
     T0,

@@ -14,7 +14,7 @@ from aggregator.enrolment.tasks import SignedFolder, sign_roster
 from aggregator.leader.leader_events import EpochsArrived, ReportsArrived, StoreSuppressed
 from aggregator.leader.leader_runner import restore_leader
 from aggregator.leader.leader_state import LeaderState
-from aggregator.leader.schedule import RESEND_S
+from aggregator.leader.window_closing import RESEND_S
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.epochs import AdmittedEpochs
 from aggregator.protocol.interfaces import (

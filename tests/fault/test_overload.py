@@ -14,7 +14,7 @@ import pytest
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import ReportsArrived
 from aggregator.leader.log_publisher import LogPublisher
-from aggregator.leader.schedule import begin_until_s
+from aggregator.leader.window_closing import begin_until_s
 from aggregator.party.config import DeadLetterQuota, Quotas
 from tests.protocol_kit import (
     T0,
@@ -190,7 +190,7 @@ def test_twice_the_load_that_fits_releases_whole_windows_and_is_recovered_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times the retention under twice the load, then half of it, by a simulated clock."""
-    monkeypatch.setattr("aggregator.leader.schedule.HOSTS_READ_A_SECOND", HOSTS / 600)
+    monkeypatch.setattr("aggregator.leader.window_closing.HOSTS_READ_A_SECOND", HOSTS / 600)
     world = build_world(HOSTS, retention_s=600, lateness_s=30)
     fleet = fleet_with(world, tmp_path, Quotas())
     sent_per_s, busy, calm = HOSTS / WINDOW_S, 40, 40

@@ -17,8 +17,8 @@ from edge_agent.ledger import ledger_db
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import LedgerFull
-from edge_agent.live import load_host, this_machine
 from edge_agent.membership import hardware_names, join_request
+from edge_agent.open_agent import load_host, this_machine
 from pointillist.cli import main
 from privacy.signing import SigningKey
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings

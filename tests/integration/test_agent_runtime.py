@@ -19,7 +19,7 @@ from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import ClockSetBack, LedgerMissing, LedgerRolledBack
-from edge_agent.live import load_host, open_agent, open_ledger, this_machine
+from edge_agent.open_agent import load_host, open_agent, open_ledger, this_machine
 from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.windows.window_state import DurableAccumulators
@@ -299,7 +299,7 @@ def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path:
 def test_agent_on_a_cloned_machine_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = surroundings(tmp_path)
     made.run(T0, T0 + 10)
-    monkeypatch.setattr("edge_agent.live.keyfiles.machine_id", lambda: "another machine")
+    monkeypatch.setattr("edge_agent.open_agent.keyfiles.machine_id", lambda: "another machine")
     with pytest.raises(KeyFileRefused):
         made.agent(SteppedClock(T0 + 10))
 

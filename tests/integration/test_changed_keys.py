@@ -8,9 +8,9 @@ from pathlib import Path
 from edge_agent.config import TrustSection
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.left_reports import read_left
-from edge_agent.live import this_machine
 from edge_agent.local.sent_view import SentReport, sent_reports
 from edge_agent.membership import rekey
+from edge_agent.open_agent import this_machine
 from privacy.signing import SigningKey
 from tests.agent_live import Surroundings, announce, demo_task, surroundings
 from tests.agent_world import T0, Party

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.leader.schedule import RESEND_S
+from aggregator.leader.window_closing import RESEND_S
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
 from edge_agent.ledger.ledger_records import HostSpending, LedgerView

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.leader.schedule import RESEND_S
+from aggregator.leader.window_closing import RESEND_S
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import find_report, verify_transcripts
 from privacy.noise_table import SeededSampler

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.leader.leader_events import EpochsArrived, ReportsArrived
-from aggregator.leader.schedule import RESEND_S
+from aggregator.leader.window_closing import RESEND_S
 from aggregator.transcripts.transcript import read_transcript
 from aggregator.transcripts.transcript_check import verify_transcripts
 from pointillist.broker.local import LocalBroker, RunningBroker

@@ -17,7 +17,7 @@ import pytest
 
 from edge_agent.config import AgentConfig, load_config
 from edge_agent.ledger.ledger_records import HostEntry
-from edge_agent.live import open_ledger, read_ledger, this_machine
+from edge_agent.open_agent import open_ledger, read_ledger, this_machine
 from pointillist.cli.output import CommandError
 from pointillist.cli.root import command
 from privacy.budget import WEEK_S, Entry

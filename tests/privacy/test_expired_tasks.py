@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aggregator.enrolment.tasks import build_task
-from aggregator.leader.schedule import HELPER_S
+from aggregator.leader.window_closing import HELPER_S
 from privacy.errors import ParameterError
 from tests.agent_world import T0 as FIRST
 from tests.agent_world import World as AgentWorld

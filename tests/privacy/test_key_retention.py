@@ -14,7 +14,7 @@ import pytest
 from aggregator.enrolment.tasks import sign_roster, sign_task
 from aggregator.helper.helper_runtime import HelperRuntime
 from aggregator.leader.leader_runtime import LeaderRuntime
-from aggregator.leader.schedule import HELPER_S
+from aggregator.leader.window_closing import HELPER_S
 from aggregator.party.key_ring import DAY_S, OVERLAP_S
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
 from edge_agent.protocol.epochs import Host as Identity

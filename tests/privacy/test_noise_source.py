@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent import live
+from edge_agent import open_agent as live
 from privacy.noise_table import TABLE_SIGMA_1024, LiveSampler, SeededBytes
 from tests.agent_world import T0 as FIRST
 from tests.agent_world import World, close_window, make_section, started

@@ -13,8 +13,8 @@ from aggregator.helper.helper_runtime import HelperRunner
 from aggregator.helper.helper_state import FencedOut, HelperState
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.interfaces import (
-    AggregateShareJob,
     BatchReply,
+    CommittedAnswer,
     HelperStatus,
     HelperUnavailable,
     ReleaseReply,
@@ -33,9 +33,9 @@ from wire.fields import KeyId, key_id
 class NotedHelperState(HelperState):
     """The production state; each commit is told once it is durable."""
 
-    on_commit: Callable[[AggregateShareJob], None]
+    on_commit: Callable[[CommittedAnswer], None]
 
-    def commit(self, answer: AggregateShareJob, closed_s: int) -> None:
+    def commit(self, answer: CommittedAnswer, closed_s: int) -> None:
         super().commit(answer, closed_s)
         self.on_commit(answer)
 
@@ -60,7 +60,7 @@ class HelperProcess(Process):
         self.state: NotedHelperState | None = None
         self.runner: HelperRunner | None = None
         self.helper: Helper | None = None
-        self.on_commit: Callable[[HelperProcess, AggregateShareJob], None] = (
+        self.on_commit: Callable[[HelperProcess, CommittedAnswer], None] = (
             lambda _process, _answer: None
         )
 

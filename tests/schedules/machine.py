@@ -17,7 +17,7 @@ from unittest.mock import patch
 from nacl.bindings import crypto_sign_open
 
 from aggregator.helper import helper_state
-from aggregator.leader import windows
+from aggregator.leader import held_windows
 from aggregator.state.state_file import StorageUnavailable, write_durably
 from privacy import signing
 from transport.files import sqlite_file
@@ -95,7 +95,7 @@ class Machine:
         with ExitStack() as stack:
             stack.enter_context(patch.object(sqlite_file, "transaction", self._transaction))
             stack.enter_context(patch.object(helper_state, "write_durably", self._write_durably))
-            stack.enter_context(patch.object(windows, "BLOCK_BYTES", 1 << 10))
+            stack.enter_context(patch.object(held_windows, "BLOCK_BYTES", 1 << 10))
             stack.enter_context(patch.object(signing, "crypto_sign_open", _remembered))
             yield
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.leader.intake import Intake
-from aggregator.protocol.interfaces import AggregateShareJob, BatchKey, BatchReply
+from aggregator.protocol.interfaces import BatchKey, BatchReply, CommittedAnswer
 from aggregator.protocol.released import ReleasedWindow
 from edge_agent.ledger.ledger_records import HostEntry, SealedRecord
 from tests.schedules.agents import Agent, noisy_vector
@@ -109,7 +109,7 @@ class Oracle:
             if not by.ledger.has_spent(host, window):
                 self.say(f"window {window}: a report left before its budget was spent")
 
-    def note_commit(self, newest: bool, helper: HelperProcess, answer: AggregateShareJob) -> None:
+    def note_commit(self, newest: bool, helper: HelperProcess, answer: CommittedAnswer) -> None:
         if not newest:
             self.say(f"window {answer.key.window}: a Helper answered that had been succeeded")
         used = answer.used or b""

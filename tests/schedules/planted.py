@@ -16,10 +16,10 @@ import numpy as np
 from aggregator.helper.helper_state import HelperState
 from aggregator.leader import chains
 from aggregator.leader.admission import Admission, Heading
+from aggregator.leader.held_windows import OpenWindow, resume_window
 from aggregator.leader.leader import Leader
 from aggregator.leader.leader_events import CommitOffsets, LeaderEffect, StoreRelease
 from aggregator.leader.leader_runner import LeaderRunner
-from aggregator.leader.windows import OpenWindow, resume_window
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.witness.chain import WitnessedChain
 from edge_agent.ledger import ledger as ledger_module

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from aggregator.protocol.interfaces import AggregateShareJob
+from aggregator.protocol.interfaces import CommittedAnswer
 from tests.agent_world import T0
 from tests.aggregator.witness.witness_kit import MemoryStand
 from tests.schedules.adversary import Liar
@@ -98,7 +98,7 @@ class Simulation:
         live = [helper for helper in self.helpers if helper.alive] or self.helpers
         return live[(int(self.now_s) // SLOT_S + self.schedule.seed) % len(live)]
 
-    def _note_commit(self, helper: HelperProcess, answer: AggregateShareJob) -> None:
+    def _note_commit(self, helper: HelperProcess, answer: CommittedAnswer) -> None:
         same = [other for other in self.helpers if other.folder == helper.folder]
         unordered = any(other.put_back for other in same)
         newest = unordered or max(other.fence for other in same) == helper.fence

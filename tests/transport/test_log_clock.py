@@ -9,8 +9,8 @@ import pytest
 
 from pointillist.party_doctor.party_findings import log_checks
 from tests.agent_live import surroundings
+from transport.clock_check import clock_beside_log
 from transport.factory import EmbeddedSettings
-from transport.log_clock import clock_beside_log
 from transport.process.doctor_checks import CheckVerdict, Finding, examine
 from wire.topics import EPOCHS, KEYS, TASKS
 

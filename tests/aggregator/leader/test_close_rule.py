@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.leader.schedule import CloseRule, LogWatch
+from aggregator.leader.window_closing import CloseRule, LogWatch
 from aggregator.protocol.interfaces import BatchKey
 from pointillist.play.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world

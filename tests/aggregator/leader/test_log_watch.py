@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from aggregator.leader.schedule import RESEND_S, SILENCE_SLACK_S, LogWatch
+from aggregator.leader.window_closing import RESEND_S, SILENCE_SLACK_S, LogWatch
 from edge_agent.sending.outbox import _LONGEST_PAUSE_MS
 from transport.kafka.kafka_frame import KafkaSettings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from aggregator.leader.schedule import RESEND_S, Schedule
+from aggregator.leader.window_closing import RESEND_S, Schedule
 from aggregator.protocol.interfaces import BatchKey, TaskSeen
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.releases import query, read_windows, windows_without_an_end

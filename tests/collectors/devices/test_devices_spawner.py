@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 AGENT = """
 import json, os, pickle, sys, time
 from pathlib import Path
-from edge_agent.live import open_agent
+from edge_agent.open_agent import open_agent
 
 runtime, absent = open_agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
 devices = next(source for source in runtime.sources if source.name == "devices")

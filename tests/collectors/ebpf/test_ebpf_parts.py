@@ -21,7 +21,7 @@ from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, 
 from collectors.interface import SourceUnavailable
 from collectors.kernel_files import cpu_numbers
 from edge_agent.config import load_config
-from edge_agent.live import sources_of
+from edge_agent.open_agent import sources_of
 from wire.catalogue import Catalogue
 
 BPF = Path(__file__).parents[3] / "bpf"

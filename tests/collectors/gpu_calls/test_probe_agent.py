@@ -17,7 +17,7 @@ from collectors.gpu_calls.gpu_probes import GpuProbesSource, ProbesSection
 from collectors.records.activity import KernelActivity
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.config import MetricsSection, SourcesSection
-from edge_agent.live import open_agent
+from edge_agent.open_agent import open_agent
 from edge_agent.service.agent_service import AgentService
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.live import sources_of
+from edge_agent.open_agent import sources_of
 from tests.config_kit import parse_config
 from transport.settings.config import ConfigError
 from wire.catalogue import Catalogue

@@ -17,7 +17,7 @@ from collectors.gpu_time.gpu_time_source import GpuTimeSection, GpuTimeSource, L
 from collectors.gpu_time.listener import ConnectionRefusal
 from collectors.gpu_time.segment import RecordingState
 from edge_agent.config import MetricsSection
-from edge_agent.live import open_agent
+from edge_agent.open_agent import open_agent
 from edge_agent.service.agent_service import AgentService
 from tests.agent_live import surroundings
 from tests.agent_world import NoNoise

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from edge_agent.config import AgentConfig, load_config
-from edge_agent.live import load_host, open_agent, this_machine
 from edge_agent.membership import gpu_counts, join_request, send_join
+from edge_agent.open_agent import load_host, open_agent, this_machine
 from privacy.signing import SigningKey
 from transport.factory import Side, open_transport
 from transport.files.keyfiles import HostKey, write_host_key

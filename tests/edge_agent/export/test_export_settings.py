@@ -67,7 +67,7 @@ def test_readers_are_names_of_users() -> None:
 
 def test_an_agent_that_exports_nothing_loads_nothing_for_it() -> None:
     code = (
-        "import sys, pointillist.cli.agent_run as run, edge_agent.live, edge_agent.service."
+        "import sys, pointillist.cli.agent_run as run, edge_agent.open_agent, edge_agent.service."
         "agent_service; from edge_agent.config import load_config; from pathlib import Path;"
         "assert run.export_of(load_config(Path('deploy/config/agent.toml')), '1') is None;"
         "sys.exit(any(name.startswith(('opentelemetry', 'edge_agent.export.', 'urllib3'))"

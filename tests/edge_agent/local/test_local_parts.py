@@ -19,12 +19,12 @@ from collectors.devices.device_port import DeviceReading, DeviceSample, Field
 from collectors.interface import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
-from edge_agent.live import sources_of
 from edge_agent.local.gathering import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.recent import MOST_ACTIVITY, Recent
+from edge_agent.open_agent import sources_of
 from edge_agent.service.doctor import AgentState, ThisMachine, library
 from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload

@@ -22,7 +22,7 @@ from edge_agent.local.history import History
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
 from edge_agent.local.words import quantity
-from edge_agent.service.feed import AgentFeed, Feed
+from edge_agent.service.top_feed import AgentFeed, Feed
 from pages.wording import Number, Unit, interval_said, value_said
 from pointillist.cli.agent_history import history
 from pointillist.cli.agent_top import top

@@ -93,7 +93,7 @@ def traffic(
         patch.setattr(TaskWindows, "close_ended", closed)
         patch.setattr(TaskWindows, "persist", persisted)
         patch.setattr("edge_agent.protocol.epochs.EPOCH_PERIOD_S", 40)
-        patch.setattr("edge_agent.live.secrets.token_bytes", counting_bytes(5))
+        patch.setattr("edge_agent.open_agent.secrets.token_bytes", counting_bytes(5))
         runtime = made.agent(clock)
         load = Load(clock, work)
         runtime.replace_sources((load,))

@@ -17,7 +17,7 @@ from diagnosis.frames.framer import Framer, LiveFrames
 from edge_agent.agent_runtime import Observer
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
-from edge_agent.service.feed import SourceFeed
+from edge_agent.service.top_feed import SourceFeed
 from edge_agent.windows.window_accumulator import TaskWindows
 from tests.agent_live import SteppedClock, run_until, surroundings
 from tests.agent_world import T0 as AGENT_T0

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
-from edge_agent.live import LIVE_DOMAIN
+from edge_agent.open_agent import LIVE_DOMAIN
 from pointillist.cli import main
 from pointillist.cli.agent_file import log_hint
 from pointillist.cli.agent_run import _domain_of

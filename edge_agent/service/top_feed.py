@@ -14,12 +14,12 @@ from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, diagnosis_settings
-from edge_agent.live import sources_of
 from edge_agent.local.gathering import DeviceRows
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.local_rows import Flattener, Row
 from edge_agent.local.recent import Recent
 from edge_agent.local.view_lines import document
+from edge_agent.open_agent import sources_of
 from wire.catalogue import Catalogue
 
 _STALE_S: Final = 5.0

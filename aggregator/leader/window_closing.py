@@ -23,7 +23,7 @@ from aggregator.protocol.directory import Directory, KnownTask
 from aggregator.protocol.interfaces import BatchKey
 from transport.interface import Consumer, TransportUnavailable
 
-from .windows import Chain, OpenWindow
+from .held_windows import Chain, OpenWindow
 
 RESEND_S: Final = 60.0
 """A host tries again within 30 s; reading its control topics and sending may each wait for a
