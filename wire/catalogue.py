@@ -40,6 +40,7 @@ class Bins:
     count: int
 
     def index(self, value: float) -> int:
+        """Return the bin of a value, clamped to the first and last."""
         whole = max(int(value), 0)
         if self.scale == "log2":
             place = max(whole.bit_length() - 1, 0) - self.first

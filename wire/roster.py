@@ -124,6 +124,7 @@ class EntryAnswer:
 
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
+        """Decode a body whose signatures were verified; ReportRejected when out of range."""
         message = fields.parse(pb.EntryBody(), data, fields.MAX_ENTRY_BODY, "an entry answer")
         return cls(
             fields.need_bytes(message.request_hash, 32, "request_hash"),

@@ -83,6 +83,7 @@ class HelperRunner:
         return reply
 
     def submit_release(self, entry: bytes, vector: bytes) -> interfaces.ReleaseReply:
+        """Countersign a release, or refuse it; raises as `submit_batch` does."""
         self._settle()
         self._begin()
         reply = self._helper.countersign(entry, vector)

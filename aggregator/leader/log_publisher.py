@@ -46,6 +46,7 @@ class LogPublisher:
         self._producer = self._transport.producer()
 
     def close(self) -> None:
+        """Flush and let go. Raises TransportUnavailable."""
         if self._producer is not None:
             self._producer.close()
 

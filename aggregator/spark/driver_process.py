@@ -30,7 +30,7 @@ HANGS_S: Final = 60.0
 """One that has spoken says something twenty times a second; one that is silent so long hangs."""
 MOST_UPDATES: Final = 64
 """Updates that wait for the Leader's loop; then the driver waits."""
-UPDATE_BYTES: Final = 64 << 20
+UPDATE_BYTES: Final = 128 << 20
 """Of one update; a longer one ends its driver."""
 
 _LOOK_S: Final = 60.0

@@ -142,10 +142,11 @@ def encode_update(update: ReaderUpdate) -> bytes:
 def decode_update(raw: bytes) -> ReaderUpdate:
     """Read an update. Raises ConfigError."""
     try:
-        table = json.loads(raw)
-    except (ValueError, RecursionError):
+        update = build(ReaderUpdate, json.loads(raw))
+    except ConfigError:
+        raise
+    except (ValueError, OverflowError, RecursionError):  # whole numbers beyond a float's, too
         raise ConfigError("expected an update of Spark's driver, got other bytes") from None
-    update = build(ReaderUpdate, table)
     for counts in (update.rejected, *(refusals.reasons for refusals in update.refusals)):
         if unknown := next((name for name in counts if name not in set(Reason)), None):
             raise ConfigError(f"reason: expected one of a refused report, got {unknown[:40]!r}")

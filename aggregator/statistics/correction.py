@@ -118,10 +118,12 @@ class Reported:
 
     @property
     def share(self) -> Floats:
+        """float64[k], of the hosts."""
         return self.value / self.hosts
 
     @property
     def noise(self) -> Floats:
+        """float64[k, k], covariance of share."""
         return np.diag((self.standard_error / self.hosts) ** 2)
 
 

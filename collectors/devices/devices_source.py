@@ -359,10 +359,13 @@ class DevicesSource:
         readings = tuple(self._sweep(self._reader, sampling))
         self._last = DeviceSample(readings, self.gaps)
         if sampling and self._users is not None:
+            # Also where nothing answered: who used a GPU last stays known while it is left alone.
+            told = [(one.index, one.processes) for one in readings]
+            self._users.see(
+                {gpu: [one.pid for one in of] for gpu, of in told if isinstance(of, tuple)},
+                now_boottime_ns,
+            )
             for reading in readings:
-                if isinstance(reading.processes, tuple):
-                    pids = [process.pid for process in reading.processes]
-                    self._users.see({reading.index: pids}, now_boottime_ns)
                 units = [reading.id, *(part.id for part in _parts(reading))]
                 self._users.name(dict.fromkeys(units, reading.index))
         records: list[Observation | GpuCoverage] = []

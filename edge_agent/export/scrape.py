@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from collectors.devices.device_port import NVIDIA, DeviceReading, Field
-from edge_agent.host_page.page_server import owner_of
+from edge_agent.host_page.peer_owner import owner_of
 from transport.process.supervision import MetricsServer
 from transport.settings.config import OWN_NAMES, asked_name
 

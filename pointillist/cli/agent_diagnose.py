@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,7 +24,6 @@ from diagnosis.detect.findings import Finding, SpikeBegan
 from diagnosis.detect.journal import JournalReader, Series, SignalHistory
 from diagnosis.frames.frame import HostSample
 from diagnosis.frames.framer import LiveFrames, host_framer, host_registry
-from edge_agent.config import DiagnosisSection
 from edge_agent.journal import follow_lines, read_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.words import counted
@@ -35,6 +34,9 @@ from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
 from .diagnosis import step_probe
 from .output import CommandError, ExitCode, examples, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.config import DiagnosisSection
 
 Told = Callable[[Finding | Series, BoottimeReader], None]
 
@@ -237,12 +239,16 @@ def follow(journal: Path, asked: Asked, tell: Told) -> None:
         "Ctrl-C ends this")  # fmt: skip
     reader = JournalReader()
     told = 0
-    with reported(ExitCode.UNAVAILABLE, OSError):
-        for line in reader.read(follow_lines(journal, _Until(asked.seconds).waits)):
-            told += asked.wants(line.finding.subject)
-            tell(line.finding, unix_clock(line.offset_ns))
+    for line in reader.read(_followed(journal, _Until(asked.seconds))):
+        told += asked.wants(line.finding.subject)
+        tell(line.finding, unix_clock(line.offset_ns))
     if not told:
         say("the agent found nothing meanwhile")
+
+
+def _followed(journal: Path, until: _Until) -> Iterator[bytes]:
+    with reported(ExitCode.UNAVAILABLE, OSError):  # of reading: a closed pipe ends as elsewhere
+        yield from follow_lines(journal, until.waits)
 
 
 class _Until:

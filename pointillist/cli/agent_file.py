@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from edge_agent.bound_gpus import with_bound_gpus
-from edge_agent.config import AgentConfig, load_config
-from edge_agent.membership import with_key
 from pointillist.installation import sample_hint
 from transport.factory import Side, prepare_transport
 from transport.files.private_files import give
@@ -18,6 +15,9 @@ from transport.process.privileges import drop_to, ensure_users
 from transport.settings.config import ConfigError
 
 from .output import CommandError, ExitCode, need_file, reported, say
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
 
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
 
@@ -38,6 +38,11 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
 
     key_file    a key that is to follow host.key_file
     """
+    # An analyst's machine draws recordings, and has no package of an agent.
+    from edge_agent.bound_gpus import with_bound_gpus
+    from edge_agent.config import load_config
+    from edge_agent.membership import with_key
+
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint=sample_hint("agent.toml")):
         config = load_config(path)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -131,11 +130,15 @@ class AggregatorProducer(frame.BufferedProducer):
         left = set(range(len(records)))
         failed: list[KafkaError] = []
 
-        def settled(place: int, error: KafkaError | None, _message: Message) -> None:
-            if error is None:
-                left.discard(place)
-            else:
-                failed.append(error)
+        def settle(place: int) -> Callable[[KafkaError | None, Message], None]:
+            # Not `partial`: it raises SystemError where the client ends with a fatal error.
+            def settled(error: KafkaError | None, _message: Message) -> None:
+                if error is None:
+                    left.discard(place)
+                else:
+                    failed.append(error)
+
+            return settled
 
         client = self._connected()
         try:
@@ -145,7 +148,7 @@ class AggregatorProducer(frame.BufferedProducer):
                     record.value,
                     record.key,
                     record.partition,
-                    on_delivery=partial(settled, place),
+                    on_delivery=settle(place),
                 )
             client.flush(self._settings.timeout_s)
         except (KafkaException, BufferError) as failure:

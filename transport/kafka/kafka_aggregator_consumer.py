@@ -144,6 +144,7 @@ class AggregatorConsumer:
         settings = self._settings
         session_ms = round(settings.heartbeat_lease_s * 1000)
         longest = settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES
+        self._joined = False  # leaving may have served the division that came meanwhile
         self._last = LastError()
         self._joined_s = time.monotonic()  # what an earlier client waited does not count
         config = client_config(settings, self._last) | {

@@ -216,6 +216,7 @@ def test_epoch_that_was_given_up_and_asked_for_anew_is_waited_for(
         (b"\xff" * 9, "other bytes"),
         (b"[" * 100_000, "other bytes"),
         (b"[]", "expected a table"),
+        (b'{"appended_s": [1' + b"0" * 400 + b"]}", "other bytes"),
         (replace(SAID, lag=1 << 70), "lag"),
         (replace(SAID, partitions=1 << 30), "partitions"),
         (replace(SAID, named=(NamedHosts(KEY, 1, b"e" * 71, None),)), "entries"),

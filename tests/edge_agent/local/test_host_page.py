@@ -20,7 +20,8 @@ from edge_agent.config import AgentConfig, DiagnosisSection, SourcesSection
 from edge_agent.host_page.gpu_panels import kernels_panel
 from edge_agent.host_page.host_pages import PAGES, SPANS, HostState, page_html
 from edge_agent.host_page.host_reading import HostReading
-from edge_agent.host_page.page_server import owner_of, users_of_page
+from edge_agent.host_page.page_server import users_of_page
+from edge_agent.host_page.peer_owner import owner_of
 from edge_agent.journal import Journal
 from edge_agent.local.history import History, HistorySection
 from edge_agent.local.local_rows import EventRow
