@@ -18,9 +18,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+import psutil
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RUN_S: Final = 2700
@@ -106,10 +109,16 @@ def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> tuple[int,
     command = [sys.executable, "-m", "pytest", "-m", chosen, *stall, *parallel, *rest, *files]
     with TemporaryDirectory() as folder:
         kinds = Path(folder) / "kinds.json"
-        done = subprocess.run(
-            command, env={**os.environ, KINDS: str(kinds)}, check=False, timeout=RUN_S
-        )
-        return done.returncode, json.loads(kinds.read_text()) if kinds.exists() else {}
+        with subprocess.Popen(command, env={**os.environ, KINDS: str(kinds)}) as run:
+            try:
+                code = run.wait(RUN_S)
+            except subprocess.TimeoutExpired:
+                begun = psutil.Process(run.pid)
+                for process in (*begun.children(recursive=True), begun):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                sys.exit(f"--- ended: expected an end within {RUN_S:,} s")
+        return code, json.loads(kinds.read_text()) if kinds.exists() else {}
 
 
 def _memory_has_room() -> bool:

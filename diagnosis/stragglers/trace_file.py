@@ -264,9 +264,9 @@ def _csv(path: Path) -> pa.Table:
 
 def _json(path: Path) -> pa.Table:
     rows = _json_rows(path)
-    first = next(rows, {})
-    columns = _columns(list(first)) if first else {}
-    every = chain([first] if first else [], rows)
+    first = next(rows, None)
+    columns = _columns(list(first)) if first is not None else {}
+    every = chain([first] if first is not None else [], rows)
 
     def batches() -> Iterator[pa.RecordBatch]:
         while part := list(islice(every, _JSON_BATCH)):

@@ -6,7 +6,7 @@ import os
 import textwrap
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -33,9 +33,6 @@ from .output import (
     usage_error,
 )
 from .simulate import interrupt_on_signals
-
-if TYPE_CHECKING:
-    pass
 
 _EXAMPLES = examples("""
 pointillist fleet init /srv/trial   a trial on this machine: all parties, 500 hosts

@@ -26,6 +26,8 @@ from simulator.store_fill import StoreFill
 from tests.browser.server_kit import served, wait_until_read
 from wire.catalogue import Catalogue
 
+pytestmark = pytest.mark.release
+
 QUESTIONS = 10
 HOSTS = 300
 WEEKS = 9.0

@@ -170,6 +170,7 @@ def test_shells_find_their_topics_without_the_right_to_create_them(port: SecureP
             create_topics(log)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("side", list(Side))
 def test_bearer_token_from_a_file_lets_in_and_a_wrong_one_does_not(
     port: SecurePort, side: Side

@@ -15,6 +15,8 @@ from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise
 from wire.catalogue import LEFT_OUT
 from wire.task import Task
 
+pytestmark = pytest.mark.release
+
 HOSTS = 12_000
 SECTION = CATALOGUE.section("incidents")
 NAMED = len(CATALOGUE.classes("incident"))
