@@ -109,4 +109,3 @@ def test_slow_ranks_and_steps_are_found_in_recordings(machine: PageMachine) -> N
     said = machine.type("agent diagnose --replay run.parquet --plots pictures").said
     assert "cpu_contention" in said
     machine.type("agent diagnose --replay recordings --json")
-    machine.type("agent diagnose [--live|--replay FILE]", "agent diagnose --replay run.parquet")

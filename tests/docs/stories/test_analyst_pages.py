@@ -117,7 +117,7 @@ def test_pages_are_served(machine: PageMachine, store: str, tmp_path: Path) -> N
     tokens = "/etc/pointillist/tokens.json"
     machine.path(tokens).parent.mkdir(exist_ok=True)
     machine.type("web token --token-file", more=f"{tokens} --name ada --role analyst --expires 30d")
-    machine.type("web revoke ada --token-file /etc/pointillist/tokens.json")
+    machine.type("web revoke NAME", more=f"--token-file {tokens}", having={"NAME": "ada"})
     for name, file in zip(("web.pem", "web.key"), certificate(tmp_path, "web"), strict=True):
         shutil.copy(file, machine.path(f"{HERE}/{name}"))
     machine.path(f"{HERE}/web.key").chmod(0o600)

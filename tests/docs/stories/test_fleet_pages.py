@@ -49,14 +49,10 @@ def test_agent_s_views_are_shown(machine: PageMachine, fleet: PageFleet) -> None
     machine.type("agent doctor")
     machine.type("agent doctor --json")
     machine.type("agent doctor --config /srv/trial/hosts/host-1/agent.toml")
-    form = f"agent doctor --config {AGENT_TOML} --json"
-    machine.type("agent doctor [--config FILE] [--json]", form)
-    forms = "agent top --once", f"agent top --config {AGENT_TOML} --json"
-    machine.type("agent top [--config FILE] [--once|--json]", *forms)
+    for command in ("doctor", "top", "ledger show"):
+        machine.run(["pointillist", "agent", *command.split(), "--config", AGENT_TOML, "--json"])
     machine.type("agent top --gpu-calls", more="--once")
     machine.type("agent ledger show --config /srv/trial/hosts/host-1/agent.toml")
-    form = f"agent ledger show --config {AGENT_TOML} --json"
-    machine.type("agent ledger show --config FILE [--json]", form)
     for said in (
         machine.type("agent attach").said,
         machine.type("agent attach --graphs whole").said,
@@ -77,8 +73,6 @@ def test_an_agent_s_history_is_read(machine: PageMachine, fleet: PageFleet) -> N
     machine.type("agent history --kind activity --json")
     machine.type("agent history --since 1h --kind activity --parquet kernels.parquet")
     machine.type("agent history --since 2h --parquet FILE", having={"FILE": "history.parquet"})
-    forms = "agent history --since 1h --until 1s --json", "agent history --since 1h --parquet h.pq"
-    machine.type("agent history --since T [--until T] [--json|--parquet FILE]", *forms)
     assert machine.path(f"{HERE}/history.parquet").exists()
 
 
@@ -103,11 +97,7 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
         "leader transcript export helper.sqlite helper.json --window 2026-05-01T10:00Z", having=at
     )
     fleet.services["leader"] = machine.start(fleet.services["leader"].words)
-    there = {f"/srv/{party}.json": f"{party}.json" for party in ("leader", "helper")}
-    machine.type(
-        "leader transcript verify /srv/leader.json /srv/helper.json --leader LEADER "
-        "--helper HELPER", having={**there, **fleet.keys},
-    )  # fmt: skip
+
     machine.type(
         "leader transcript verify leader.json helper.json --leader LEADER --helper HELPER "
         "--report 0123...", more="--json", having={"0123...": name, **fleet.keys},
@@ -118,7 +108,7 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
     )
     assert "The report is in release" in checked.said
     both = "--leader-transcript leader.json --helper-transcript helper.json"
-    machine.type("agent sent [--report ID] [--check ID …]", f"agent sent --report {name}")
+    machine.type("agent sent --report ID", having={"ID": name})
     served = machine.begin(
         "web --leader-transcript leader.json --helper-transcript helper.json --leader KEY "
         "--helper KEY",
@@ -132,7 +122,10 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
 
 def test_an_agent_runs_and_is_recovered(machine: PageMachine, fleet: PageFleet) -> None:
     fleet.services["host"].end()
-    machine.type("agent ledger recover --config /etc/pointillist/agent.toml", more="--yes")
+    machine.type(
+        "agent ledger recover --config $F/agent.toml --yes",
+        having={"$F/agent.toml": "/etc/pointillist/agent.toml"},
+    )
     shutil.chown(machine.path(HERE), AGENT_USER)  # the ledger's fence lies beside the key
     machine.type("keys generate host", more="--folder .")
     machine.path(f"{HERE}/host/identity.key").rename(machine.path(f"{HERE}/host.key"))
@@ -203,15 +196,6 @@ def test_a_task_is_signed_and_a_roster_changed(machine: PageMachine, fleet: Page
         f"leader roster remove {first['host']} --previous {roster} --key {key} --out next.roster",
     )
     machine.type("helper countersign next.roster --config helper.toml --task minute.task")
-    there = {
-        "/etc/pointillist/now.roster": roster, "acme": first["operator"],
-        "/var/lib/pointillist/leader/keys/leader/identity.key": key,
-    }  # fmt: skip
-    machine.type(
-        "leader roster remove --previous /etc/pointillist/now.roster --key "
-        "/var/lib/pointillist/leader/keys/leader/identity.key --out /etc/pointillist/next.roster "
-        "--operator acme", having=there,
-    )  # fmt: skip
     machine.path(f"{HERE}/joins").mkdir()
     machine.type("helper countersign joins/ --config helper.toml")
     fetch = f"--plans {fleet.folders.plans} --requests joins --log leader.toml --key {key}"
