@@ -64,7 +64,7 @@ class PageFleet:
         }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def machine() -> Iterator[PageMachine]:
     if not may_mount():
         pytest.skip("needs root that may mount")
