@@ -36,7 +36,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 MACHINES = ("root", "kafka", "postgresql", "prometheus", "gpu", "browser")
 """Markers of tests that need a special machine."""
 
+MOST_RETRIED = 3
+"""Tests of one run that may pass at another try in CI."""
+
 _runnable_but_skipped: list[str] = []
+_retried: set[str] = set()
 _configs: list[pytest.Config] = []
 
 pytest_plugins = ["tests.leftovers", "tests.fault_points", "tests.golden_kit"]
@@ -87,13 +91,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups, and pytest what is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what runs beside what, and give what judges the machine's own time more tries."""
+    """Say what runs beside what, and give what depends on the machine's own time more tries."""
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(_beside(item)))
         if item.get_closest_marker("live"):
             item.add_marker(pytest.mark.release)
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
+        timed = item.get_closest_marker("live") or item.get_closest_marker("kernel")
+        if timed or os.environ.get("CI"):
+            item.add_marker(pytest.mark.flaky(reruns=2 if timed else 1, reruns_delay=5))
     items.sort(key=_turn)
 
 
@@ -162,7 +168,9 @@ _LOCALE = locale.setlocale(locale.LC_CTYPE)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a failure at once, whatever ends the run, and notice a skip that need not be."""
+    """Name a failure at once, whatever ends the run; notice retries and skips that need not be."""
+    if str(report.outcome) == "rerun":  # pytest-rerunfailures says so
+        _retried.add(report.nodeid)
     terminal = _configs[0].pluginmanager.getplugin("terminalreporter")
     if report.failed and terminal is not None:
         terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})")
@@ -173,13 +181,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     gc.unfreeze()
-    if os.environ.get("CI") and _runnable_but_skipped:
+    if os.environ.get("CI") and (_runnable_but_skipped or len(_retried) > MOST_RETRIED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid in _runnable_but_skipped:
         terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
+    for nodeid in sorted(_retried):
+        terminalreporter.write_line(f"RETRIED: {nodeid}")
+    if os.environ.get("CI") and len(_retried) > MOST_RETRIED:
+        terminalreporter.write_line(f"expected at most {MOST_RETRIED} retried tests")
     if file := os.environ.get(KINDS):
         kinds = {kind: len(of) for kind, of in terminalreporter.stats.items()}
         Path(file).write_text(json.dumps(kinds), encoding="utf-8")
