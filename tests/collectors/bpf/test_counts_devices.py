@@ -109,7 +109,9 @@ def test_block_time_equals_diskstats_and_has_its_queue_part(
     requests = row["reads"] + row["writes"] + row["others"]
     assert sum(n for name, n in row.items() if name.startswith("latency_log2_us")) == requests
     by_cgroup = found.seen.tables["block_cgroup"].column("read_bytes")
-    assert sum(by_cgroup.values()) == found.seen.total("block_read_bytes")
+    # Tables are read a moment after the totals, and others read meanwhile.
+    later = sum(by_cgroup.values()) - found.seen.total("block_read_bytes")
+    assert 0 <= later <= MEGABYTE
 
 
 def test_socket_bytes_are_exact_by_cgroup_and_peer(source: EbpfSource, tmp_path: Path) -> None:
