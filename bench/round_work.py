@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +45,7 @@ from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import verify
 from simulator.engine.interface import MemoryStore
+from simulator.engine.worker_pool import Laps
 from wire import labels
 from wire.epoch import HEADER_BYTES, Epoch
 from wire.fields import TaskId, key_id
@@ -54,38 +54,6 @@ ARITHMETIC: Final = ("helper.mask", "helper.sum", "leader.sum", "leader.unmask")
 """The Helper's mask generation and mask sum, the Leader's vector sum and subtraction."""
 
 BLOCK_BYTES: Final = 1 << 20
-
-
-class Laps:
-    """CPU seconds by stage.
-
-    A lap reads the wall clock, which costs 40 ns; each timed call is then scaled to the CPU time
-    that the process used in it, so that neighbours on the machine do not count.
-    """
-
-    def __init__(self, party: str, stages: dict[str, float]) -> None:
-        self._party, self._stages = party, stages
-        self._wall: Counter[str] = Counter()  # nanoseconds
-        self._mark = self._cpu = 0
-
-    def __call__(self, stage: str) -> None:
-        now = time.perf_counter_ns()
-        self._wall[stage] += now - self._mark
-        self._mark = now
-
-    def __enter__(self) -> Laps:
-        self._wall.clear()
-        self._cpu = time.process_time_ns()
-        self._mark = time.perf_counter_ns()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self("rest")
-        cpu = time.process_time_ns() - self._cpu
-        scale = cpu / max(1, self._wall.total())
-        for stage, wall in self._wall.items():
-            name = f"{self._party}.{stage}"
-            self._stages[name] = self._stages.get(name, 0.0) + wall * scale / 1e9
 
 
 class Pair:
@@ -97,8 +65,8 @@ class Pair:
         roster = make_roster(fleet, [d])
         self.stages: dict[str, float] = {}
         self.now_s = float(T0)
-        self._leader_laps = Laps("leader", self.stages)
-        self._helper_laps = Laps("helper", self.stages)
+        self._leader_laps = Laps("leader.", self.stages)
+        self._helper_laps = Laps("helper.", self.stages)
         self.store = MemoryStore()  # DuckDB and Parquet are not part of a round's cost
         self._calls: list[CallHelper] = []
         self.leader = Leader(

@@ -12,8 +12,6 @@ from transport.settings.config import build, did_you_mean, limited, read_tree
 
 YEAR_S: Final = 31_536_000
 MOST_ITEMS: Final = 1024
-HOST_ATTACKS: Final = ("out_of_range", "replay", "forged_id", "poisoned_share")
-LEADER_ATTACKS: Final = ("drop_hosts", "alter_share", "replay_batch", "split_batch")
 NAME: Final = "[a-z0-9][a-z0-9_-]{0,63}"
 FIDELITIES: Final = ("auto", "exact", "masked", "noise")
 
@@ -130,8 +128,12 @@ class Adversaries:
     """Who does not follow the protocol."""
 
     lying_share: float = within(0.0, 0.0, 0.5)
-    lies: tuple[str, ...] = limited((), choices=HOST_ATTACKS)
-    leader: tuple[str, ...] = limited((), choices=LEADER_ATTACKS)
+    lies: tuple[str, ...] = limited(
+        (), choices=("out_of_range", "replay", "forged_id", "poisoned_share")
+    )
+    leader: tuple[str, ...] = limited(
+        (), choices=("drop_hosts", "alter_share", "replay_batch", "split_batch")
+    )
     helper_lost_share: float = within(0.0, 0.0, 1.0)
     duplicate_share: float = within(0.0, 0.0, 1.0)
     reorder_share: float = within(0.0, 0.0, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,14 @@ from collectors.records.activity import HostRecord, HostTable, HostTicks
 
 CGROUPS = Path("/sys/fs/cgroup")
 LOADS = Path(__file__).with_name("bpf_loads.py")
+
+
+def enumeration(header: str, name: str) -> list[str]:
+    """Give the constants of a C header's enum, in lower case."""
+    body = re.search(rf"enum {name} {{(.*?)}};", header, re.DOTALL)
+    assert body
+    plain = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)
+    return [part.split("=")[0].strip().lower() for part in plain.split(",") if part.strip()]
 
 
 @dataclass

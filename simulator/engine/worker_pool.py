@@ -30,11 +30,11 @@ class Laps:
     the CPU time that the process used in them, so that neighbours on the machine do not count.
     """
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", stages: dict[str, float] | None = None) -> None:
         self._prefix = prefix
         self._wall: Counter[str] = Counter()  # nanoseconds
         self._mark = self._cpu = 0
-        self.stages: dict[str, float] = {}
+        self.stages: dict[str, float] = {} if stages is None else stages
 
     def __call__(self, stage: str) -> None:
         now = time.perf_counter_ns()

@@ -51,13 +51,6 @@ def test_broker_killed_within_a_window_costs_no_report(
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", options=BrokerOptions(heap_mib=256)) as made:
-        made.start(print)
-        yield made
-
-
-@pytest.fixture
 def replicated(tmp_path: Path, cluster: LocalCluster) -> Iterator[FaultFleet]:
     settings = KafkaSettings(
         cluster.bootstrap, replication=3, idle_read_s=0.1, timeout_s=2.0, lease_s=6.0

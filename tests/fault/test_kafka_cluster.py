@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from confluent_kafka.admin import AdminClient
 
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger_db import read_view
-from pointillist.broker.local import BrokerOptions
 from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
 from tests.kafka_cluster import LocalCluster
@@ -23,13 +21,6 @@ from wire.topics import REPORTS
 pytestmark = [pytest.mark.kafka, pytest.mark.release]
 
 TRIES = 200
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", options=BrokerOptions(heap_mib=256)) as made:
-        made.start(print)
-        yield made
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from collectors.interface import SourceUnavailable
 from collectors.kernel_files import cpu_numbers
 from edge_agent.config import load_config
 from edge_agent.open_agent import sources_of
+from tests.bpf_kit import enumeration
 from wire.catalogue import Catalogue
 
 BPF = Path(__file__).parents[3] / "bpf"
@@ -59,13 +60,6 @@ def rows(found: dict[bytes, list[int]]) -> Rows:
     return Rows(places, np.array(list(found.values()), np.int64))
 
 
-def enumeration(name: str) -> list[str]:
-    body = re.search(rf"enum {name} {{(.*?)}};", METRICS, re.DOTALL)
-    assert body
-    plain = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)
-    return [part.split("=")[0].strip().lower() for part in plain.split(",") if part.strip()]
-
-
 def fields(name: str) -> list[str]:
     body = re.search(rf"struct {name} {{(.*?)}};", METRICS, re.DOTALL)
     assert body
@@ -73,10 +67,10 @@ def fields(name: str) -> list[str]:
 
 
 def test_layout_totals_and_programs_follow_the_header() -> None:
-    plain = enumeration("total")[:-3]
+    plain = enumeration(METRICS, "total")[:-3]
     assert layout.TOTALS[: len(plain)] == tuple(plain)
     assert len(layout.TOTALS) == len(plain) + 2 * len(layout.SOFTIRQ_VECTORS)
-    programs = [name.removeprefix("program_") for name in enumeration("program")[:-1]]
+    programs = [name.removeprefix("program_") for name in enumeration(METRICS, "program")[:-1]]
     assert [name.removeprefix("on_") for name in layout.PROGRAMS] == programs
 
 

@@ -20,6 +20,7 @@ from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
 from collectors.gpu_calls.readout import encode_row
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Direction, ProbeGroup
+from tests.bpf_kit import enumeration
 from tests.probes_kit import compile_stub
 
 BPF = Path(__file__).parents[3] / "bpf"
@@ -81,17 +82,13 @@ def test_layout_structures_lie_as_the_compiler_lays_them(tmp_path: Path) -> None
     assert list(map(int, said.split())) == expected
 
 
-def enumeration(name: str) -> list[str]:
-    body = re.search(rf"enum {name} {{(.*?)}};", HEADER, re.DOTALL)
-    assert body
-    plain = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)
-    return [part.split("=")[0].strip().lower() for part in plain.split(",") if part.strip()]
-
-
 def test_layout_enumerations_and_bounds_follow_the_header() -> None:
-    assert enumeration("kind") == [f"kind_{kind}" for kind in CallKind]
-    assert enumeration("meaning") == [*(f"meaning_{meaning}" for meaning in Meaning), "meanings"]
-    assert enumeration("lost") == [*(f"lost_{name}" for name in layout.LOST), "lost"]
+    assert enumeration(HEADER, "kind") == [f"kind_{kind}" for kind in CallKind]
+    assert enumeration(HEADER, "meaning") == [
+        *(f"meaning_{meaning}" for meaning in Meaning),
+        "meanings",
+    ]
+    assert enumeration(HEADER, "lost") == [*(f"lost_{name}" for name in layout.LOST), "lost"]
     assert len(Direction) == 5
     bounds = {
         "MAX_ROWS": probe_table.MAX_ROWS,
