@@ -201,6 +201,9 @@ bench-suite: $(STAMP)  ## how long make test, test-quick and test-all take
 	@for run in test-quick test test-all; do $(MAKE) $$run || true; done
 	@$(PYTHON) -m bench suite --part tests $(ARGS)
 
+bench-readers: $(STAMP)  ## what readers are told: of single hosts, nothing; of the fleet, how exactly
+	@$(PYTHON) -m bench readers $(ARGS)
+
 bench-scale: $(STAMP) java  ## what both roles carry and withstand
 	@$(PYTHON) -m bench scale $(ARGS)
 

@@ -33,6 +33,8 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "first_fleet": "bench.operate:first_fleet",
         "packages": "bench.operate:packages",
     },
+    "readers": {
+    },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "scale": {
         "sizing": "bench.scale:sizing",
