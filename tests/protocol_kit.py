@@ -35,7 +35,7 @@ from aggregator.leader.leader_state import LeaderState
 from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import Checkpoint, HelperPort, no_checkpoint
 from aggregator.protocol.released import ReleasedWindow
-from aggregator.witness.chain import Unwitnessed, Witness, WitnessedChain
+from aggregator.witness.chain import Witness, WitnessedChain
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
@@ -372,6 +372,7 @@ def start_helper(
     mask_source: MaskInto = mask_into,
     checkpoint: Checkpoint = no_checkpoint,
     witness: Witness | None = None,
+    second_witness: Witness | None = None,
     name: str = "helper",
 ) -> tuple[Helper, HelperState, HelperRunner]:
     """A Helper on its state in `folder`."""
@@ -379,7 +380,7 @@ def start_helper(
     state = HelperState(
         folder / f"{name}.sqlite", folder / f"{name}.fence", clock(), linked_as=linked_as
     )
-    chain = Unwitnessed() if witness is None else WitnessedChain(state, witness)
+    chain = WitnessedChain(state, *filter(None, (witness, second_witness)))
     pairs = {key_id(world.helper_hpke.public_bytes): world.helper_hpke}
     helper = Helper(
         world.directory(),

@@ -1,4 +1,4 @@
-"""The Helper's process: keys, state, the channel, its witness; of the log, releases at a start."""
+"""The Helper's process: keys, state, channel, witnesses; of the log, releases at a start."""
 
 from __future__ import annotations
 
@@ -21,14 +21,8 @@ from aggregator.protocol.directory import Directory, PinnedParties
 from aggregator.protocol.interfaces import BatchReply, RosterSeen, TaskSeen
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.range_checks import SumRules
-from aggregator.witness.backends import kind_of_witness, open_witness
-from aggregator.witness.chain import (
-    RollbackSeen,
-    Unwitnessed,
-    Witness,
-    WitnessedChain,
-    WitnessUnavailable,
-)
+from aggregator.witness.backends import kinds_of_witnesses, open_witness
+from aggregator.witness.chain import RollbackSeen, WitnessedChain, WitnessUnavailable
 from privacy.signing import verify
 from transport.factory import Side, open_transport
 from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
@@ -44,7 +38,7 @@ from .helper_state import HelperState
 
 
 class HelperRunner:
-    """A Helper as `HelperPort`: settles with the witness before and after each answer."""
+    """A Helper as `HelperPort`: settles with the witnesses before and after each answer."""
 
     def __init__(
         self,
@@ -58,7 +52,7 @@ class HelperRunner:
         """Serve one Helper.
 
         clock       its own, unix seconds
-        settle      has the witness hold all that was committed; raises where it does not
+        settle      has each witness hold all that was committed; raises where it does not
         """
         self._helper, self._clock, self._settle = helper, clock, settle
         self._helper_pk, self._announcements = helper_pk, announcements
@@ -232,13 +226,10 @@ class HelperRuntime:
             config.state_dir / "helper.sqlite",
             config.fence_file,
             clock(),
-            linked_as=None if config.witness is None else self._keys.identity.public_bytes,
+            linked_as=self._keys.identity.public_bytes if config.witnesses else None,
         )
-        self._witness: Witness | None = None
-        self._chain: WitnessedChain | Unwitnessed = Unwitnessed()
-        if config.witness is not None:
-            self._witness = open_witness(config.witness, self._keys.identity)
-            self._chain = WitnessedChain(self._state, self._witness)
+        self._witnesses = [open_witness(one, self._keys.identity) for one in config.witnesses]
+        self._chain = WitnessedChain(self._state, *self._witnesses)
         if after_restore:
             self._chain.after_restore(clock())
         self._compared = config.transport is None
@@ -283,8 +274,8 @@ class HelperRuntime:
             with self._lock:
                 self._say_status()
                 self._state.close()
-            if self._witness is not None:
-                self._witness.close()
+            for witness in self._witnesses:
+                witness.close()
             self._presence.close()
             self._log.info("stopped")
         if self.error is not None:
@@ -295,9 +286,8 @@ class HelperRuntime:
             if self._stop.wait(STATUS_EVERY_S):
                 return
         server = serve(self._runner, self._config.address, self._failed, self._lock)
-        self._log.info(
-            "serving", fence=self._state.fence, witness=kind_of_witness(self._config.witness)
-        )
+        kinds = kinds_of_witnesses(self._config.witnesses)
+        self._log.info("serving", fence=self._state.fence, witness=kinds)
         self._notifier.ready("serving")
         try:
             while not self._stop.wait(STATUS_EVERY_S):
@@ -344,7 +334,7 @@ class HelperRuntime:
             return Trouble.STORAGE not in self._troubles.standing
 
     def _look_outside(self, now_s: float) -> None:
-        """Compare the state with the log's releases, once, and with the witness.
+        """Compare the state with the log's releases, once, and with the witnesses.
 
         Raises      RollbackSeen, FencedOut
         """
@@ -377,7 +367,7 @@ class HelperRuntime:
         self._notifier.alive()
 
     def _settle(self) -> None:
-        """Let nothing out before the state was compared and the witness holds it.
+        """Let nothing out before the state was compared and each witness holds it.
 
         Raises      TransportUnavailable, WitnessUnavailable, RollbackSeen
         """
@@ -421,7 +411,7 @@ class HelperRuntime:
             "leader_seen": int(self._runner.asked_s),
             "fence": self._state.fence,
             "refuses_windows_before": self._state.refuse_before_s,
-            "witness": kind_of_witness(self._config.witness),
+            "witness": kinds_of_witnesses(self._config.witnesses),
             "links": self._state.chain_end().sequence,
             "links_witnessed": self._chain.witnessed,
             "tasks": len(self._directory.tasks),

@@ -117,7 +117,8 @@ WITNESS_MESSAGE_BYTES: Final = 4096
 """A question and its answer are a few hundred bytes."""
 WITNESS_TIMEOUT_S: Final = 5.0
 MOST_WITNESS_TIMEOUT_S: Final = 30.0
-"""A batch, and the Helper's own loop, may wait for two steps of it; the Leader waits 120 s."""
+"""A batch, and the Helper's own loop, may wait for two steps of each; the Leader waits 120 s."""
+MOST_WITNESSES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,16 @@ class WitnessProcess:
 
 @dataclass(frozen=True, slots=True)
 class WitnessSettings:
-    """The Helper's witness; timeout_s bounds each step of asking it."""
+    """A witness of the Helper; timeout_s bounds each step of asking it."""
 
     witness: WitnessProcess | PostgresqlSettings
     timeout_s: float
+
+    @property
+    def keeper(self) -> object:
+        """Who keeps the records: a key, or a server and its port."""
+        kept = self.witness
+        return kept.witness_pk if isinstance(kept, WitnessProcess) else (kept.host, kept.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +258,7 @@ class HelperConfig(HelperFiles):
 
     peer_group  group that may reach the socket: the Leader's own
     operators   whose vouchers for hosts are believed
-    witness     keeps the chain of what was answered outside this machine; None: nobody does
+    witnesses   each keeps the chain of what was answered outside this machine; none: nobody does
     transport   the log whose releases are compared with the state at a start; None: not read
     """
 
@@ -259,7 +266,7 @@ class HelperConfig(HelperFiles):
     peer_group: str | None
     http: HttpAddress | None = None
     operators: OperatorKeys = field(default_factory=dict)
-    witness: WitnessSettings | None = None
+    witnesses: tuple[WitnessSettings, ...] = ()
     transport: TransportSettings | None = None
 
 
@@ -327,13 +334,21 @@ class _AskedTable:
 class _HelperFile:
     helper: HelperFiles
     listen: _ListenTable
-    witness: _AskedTable | None = None
+    witness: tuple[_AskedTable, ...] = limited((), most=MOST_WITNESSES)
     transport: TransportTable | None = None
     http: HttpAddress | None = None
     operators: tuple[OperatorKey, ...] = limited((), key="operator")
 
     def __post_init__(self) -> None:
         operator_keys(self.operators)
+        keepers = [one.found.keeper for one in self.witness]
+        if self.helper.leader_pk in keepers:
+            raise ValueError(
+                "witness_pk: expected a key of somebody else than the Leader, got leader_pk: a "
+                "witness that the Leader runs may forget what a restored Helper answered"
+            )
+        if len(set(keepers)) < len(keepers):
+            raise ValueError("witness: expected keys or servers that differ, got one twice")
         if self.transport is not None:
             _check_transport(self.transport)
 
@@ -374,6 +389,8 @@ def load_helper_config(path: Path) -> HelperConfig:
     table = read_table(path)
     if "leader" in table:
         raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")
+    if isinstance(table.get("witness"), dict):  # one
+        table["witness"] = [table["witness"]]
     file = build(_HelperFile, table, f"{path}: ")
     return HelperConfig(
         **vars(file.helper),
@@ -381,7 +398,7 @@ def load_helper_config(path: Path) -> HelperConfig:
         peer_group=file.listen.peer_group or None,
         http=file.http,
         operators=operator_keys(file.operators),
-        witness=None if file.witness is None else file.witness.found,
+        witnesses=tuple(one.found for one in file.witness),
         transport=None if file.transport is None else file.transport.settings,
     )
 

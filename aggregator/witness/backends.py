@@ -1,8 +1,9 @@
-"""Open the witness that a configuration names: a process of its own, or a database."""
+"""Open a witness that a configuration names: a process of its own, or a database."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import grpc
 
@@ -84,7 +85,9 @@ def open_witness(settings: WitnessSettings, identity: SigningKey) -> Witness:
     return ProcessWitness(settings.witness.address, settings.witness.witness_pk, identity)
 
 
-def kind_of_witness(settings: WitnessSettings | None) -> str:
-    if settings is None:
-        return "none"
-    return "postgresql" if isinstance(settings.witness, PostgresqlSettings) else "process"
+def kinds_of_witnesses(settings: Sequence[WitnessSettings]) -> str:
+    kinds = (
+        "postgresql" if isinstance(one.witness, PostgresqlSettings) else "process"
+        for one in settings
+    )
+    return ", ".join(kinds) or "none"

@@ -1,9 +1,9 @@
-"""Hold a Helper's chain of answers against its witness; nothing leaves that it has not taken."""
+"""Hold a Helper's chain of answers against its witnesses; nothing leaves that one has not taken."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from wire.witness import NO_LINKS, ChainHead, ChainLink, LinkKind
@@ -64,90 +64,109 @@ class ChainRecords(Protocol):
 
 
 class WitnessedChain:
-    def __init__(self, records: ChainRecords, witness: Witness) -> None:
-        self._records, self._witness = records, witness
-        self.witnessed: int | None = None
-        """Links that the witness is known to hold; None before it has answered."""
+    """One chain and its witnesses: each has to hold a link before anything leaves.
+
+    They are asked in one order: of two copies of a Helper the second is refused by the first of
+    them, and never divides them. Without a witness everything passes.
+    """
+
+    def __init__(self, records: ChainRecords, *witnesses: Witness) -> None:
+        self._records, self._witnesses = records, witnesses
+        self._heads: list[ChainHead] = []
+        """What each witness is known to hold; empty before all have answered."""
         self._contradiction: RollbackSeen | None = None
 
+    @property
+    def witnessed(self) -> int | None:
+        """Links that every witness is known to hold; None before they have answered."""
+        return min((head.sequence for head in self._heads), default=None)
+
     def settle(self) -> None:
-        """Have the witness hold every link; the first time it is asked for its head before.
+        """Have each witness hold every link; the first time they are asked for their heads before.
 
         Raises      WitnessUnavailable, after which it may be called again; RollbackSeen for good
         """
         if self._contradiction is not None:
             raise self._contradiction
         try:
-            if self.witnessed is None:
-                self.witnessed = self._compared(self._witness.head())
+            if not self._heads:
+                heads = [witness.head() for witness in self._witnesses]
+                for head in heads:
+                    self._compare(head, _said(heads))
+                self._heads = heads
             self._append()
         except RollbackSeen as error:
             self._contradiction = error
             raise
 
     def after_restore(self, now_s: float) -> None:
-        """Go on from the witness's head, with every window closed that it, or the clock, says.
+        """Go on from the witnesses' head, with every window closed that it, or the clock, says.
 
-        The operator vouches that no other copy of this Helper runs. Links that the witness lacks
-        are given to it where its chain is the beginning of this one.
+        The operator vouches that no other copy of this Helper runs. Links that a witness lacks
+        are given to it where this chain has them, from the witness's head up to the furthest.
         Raises      WitnessUnavailable, RollbackSeen
         """
-        head = self._witness.head()
-        self._records.restored(now_s, head)
-        self.witnessed = head.sequence
+        if not self._witnesses:
+            raise WitnessUnavailable("; ".join(NO_WITNESS))
+        heads = [witness.head() for witness in self._witnesses]
+        if len(set(heads)) > 1 and not all(map(self._records.passed_through, heads)):
+            raise RollbackSeen(
+                "witnesses: expected one head, or heads that this Helper's own chain passed "
+                f"through, found others{_said(heads)}: nobody has the links between them; nothing "
+                "is answered: bring their own records back, or set up a Helper with a new identity"
+            )
+        self._records.restored(now_s, max(heads, key=lambda head: head.sequence))
+        self._heads = heads
         self._append()
 
     def _append(self) -> None:
-        if self.witnessed is None or self._records.chain_end().sequence == self.witnessed:
-            return
-        for link in self._records.links_after(self.witnessed):
-            if link is None:
-                raise RollbackSeen(
-                    f"witness: expected link {self.witnessed + 1}, which this Helper had from it "
-                    "after a restore, found none: the witness was rolled back; nothing is "
-                    "answered: bring its own records back, or set up a Helper with a new identity"
-                )
-            head = self._witness.append(link)
-            if head != link.head():
-                raise RollbackSeen(
-                    f"witness: expected it to hold link {link.sequence} of this Helper, found "
-                    f"another chain of {head.sequence} links there: another copy of this Helper "
-                    f"has answered; {GO_ON}"
-                )
-            self.witnessed = link.sequence
+        end = self._records.chain_end().sequence
+        for place, witness in enumerate(self._witnesses):
+            before = self._heads[place].sequence
+            for link in self._records.links_after(before) if before != end else ():
+                if link is None:
+                    raise RollbackSeen(
+                        f"witness: expected link {self._heads[place].sequence + 1}, which this "
+                        "Helper had from it after a restore, found none: the witness was rolled "
+                        "back; nothing is answered: bring its own records back, or set up a "
+                        "Helper with a new identity"
+                    )
+                head = witness.append(link)
+                if head != link.head():
+                    raise RollbackSeen(
+                        f"witness: expected it to hold link {link.sequence} of this Helper, found "
+                        f"another chain of {head.sequence} links there: another copy of this "
+                        f"Helper has answered; {GO_ON}"
+                    )
+                self._heads[place] = head
 
-    def _compared(self, head: ChainHead) -> int:
-        """Judge the head at a start: level, one behind after a crash, or somebody lost links."""
+    def _compare(self, head: ChainHead, said: str) -> None:
+        """Judge a head at a start: level, one behind after a crash, or somebody lost links.
+
+        No witness is further behind a sound Helper: the next link waits for each.
+        """
         own = self._records.chain_end()
         if head.sequence > own.sequence:
             raise RollbackSeen(
                 f"state: expected the {head.sequence} links that the witness holds, found "
-                f"{own.sequence}: this Helper was rolled back; {GO_ON}"
+                f"{own.sequence}{said}: this Helper was rolled back; {GO_ON}"
             )
         if not self._records.passed_through(head):
             raise RollbackSeen(
-                f"witness: expected link {head.sequence} of this Helper, found another: another "
-                f"copy of this Helper has answered; {GO_ON}"
+                f"witness: expected link {head.sequence} of this Helper, found another{said}: "
+                f"another copy of this Helper has answered; {GO_ON}"
             )
         if head.sequence < own.sequence - 1:
             raise RollbackSeen(
                 f"witness: expected {own.sequence - 1} links or {own.sequence}, found "
-                f"{head.sequence}: the witness was rolled back; {LOST}"
+                f"{head.sequence}{said}: the witness was rolled back; {LOST}"
             )
-        return head.sequence
 
 
-class Unwitnessed:
-    """In the place of a chain where no witness is configured."""
-
-    witnessed: int | None = None
-
-    def settle(self) -> None:
-        """Let everything pass."""
-
-    def after_restore(self, now_s: float) -> None:
-        del now_s
-        raise WitnessUnavailable("; ".join(NO_WITNESS))
+def _said(heads: Sequence[ChainHead]) -> str:
+    """What each of several witnesses said, in the order of the configuration."""
+    said = (f"{head.sequence} links up to {head.hash.hex()[:16]}" for head in heads)
+    return f" (they hold {'; '.join(said)})" if len(heads) > 1 else ""
 
 
 NO_WITNESS: Final = (

@@ -17,6 +17,8 @@ from .chain import WitnessUnavailable
 
 SCHEMA_VERSION: Final = 1
 _VERSION: Final = ("SELECT version FROM pointillist_witness", SCHEMA_VERSION)
+_LEADERS: Final = "SELECT FROM pg_roles WHERE rolname = 'pointillist_leader'"
+"""A role that a Leader's own tables want; a server has it for all of its databases."""
 _SCHEMA_COMMAND: Final = "pointillist witness schema"
 _HASH_BYTES: Final = 32
 _INSERT: Final = (
@@ -80,9 +82,14 @@ class PostgresqlWitness:
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
         """Give the connection for one question, bounded in time; raises WitnessUnavailable."""
         try:
-            if self._connection is None:
-                self._connection = self._database.connect()
+            fresh = self._connection is None
+            self._connection = self._connection or self._database.connect()
             with self._database.bounded(self._connection):
+                if fresh and self._connection.execute(_LEADERS).fetchone() is not None:
+                    raise WitnessUnavailable(
+                        "witness: expected a server that is not the Leader's, found its role "
+                        "pointillist_leader there"
+                    )
                 yield self._connection
         except psycopg.Error as error:
             self.close()

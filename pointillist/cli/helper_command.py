@@ -51,17 +51,17 @@ def run(
         typer.Option(
             "--after-restore",
             help="State or machine came back from a backup: refuse every window that is over by "
-            "now or by the witness's word. Needs the witness, and no other copy may run.",
+            "now or by a witness's word. Needs every witness, and no other copy may run.",
         ),
     ] = False,
 ) -> None:
     """Answer the Leader's batches until a signal.
 
     Of the shared log it reads the releases, once, where the configuration names the log. A state
-    that its witness, or such a release, shows to be rolled back answers nothing: exit code 3.
+    that a witness, or such a release, shows to be rolled back answers nothing: exit code 3.
     """
     settings = load_helper(config)
-    if after_restore and settings.witness is None:
+    if after_restore and not settings.witnesses:
         raise CommandError(ExitCode.REFUSED, *NO_WITNESS)
     log_to_stderr()
     unavailable = (StateUnusable, PrivilegeError, OSError, WitnessUnavailable, TransportUnavailable)

@@ -22,6 +22,7 @@ from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
+from aggregator.witness.backends import kinds_of_witnesses
 from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
 from transport.clock_check import BEHIND_S, clock_beside_log
 from transport.factory import (
@@ -114,9 +115,16 @@ def _own_pk(key_dir: Path) -> bytes | None:
 
 
 def _witness(config: HelperConfig) -> Result:
-    if config.witness is None:
+    if not config.witnesses:
         return absent("none: a Helper put back from a backup is not noticed", _WITNESS)
-    return ok("one is named; `pointillist helper status` says whether it answers")
+    if len(config.witnesses) == 1 and config.transport is None:
+        return absent(
+            "one, and nothing beside it: if it forgets, a Helper put back from a backup is not "
+            "noticed",
+            "name a second [[witness]], or the log in [transport]",
+        )
+    kinds = kinds_of_witnesses(config.witnesses)
+    return ok(f"{kinds}; `pointillist helper status` says whether each answers")
 
 
 @dataclass

@@ -10,6 +10,7 @@ from aggregator.party.config import (
     DeadLetterQuota,
     Quotas,
     WitnessProcess,
+    WitnessSettings,
     load_helper_config,
     load_leader_config,
 )
@@ -144,16 +145,38 @@ def helper_with(tables: str, folder: Path) -> Path:
 
 
 def test_witness_and_log_of_the_sample_parse(tmp_path: Path) -> None:
-    assert load_helper_config(SAMPLES / "helper.toml").witness is None
+    assert load_helper_config(SAMPLES / "helper.toml").witnesses == ()
     config = load_helper_config(helper_with("witness witness.process transport", tmp_path))
-    assert config.witness is not None
-    assert isinstance(config.witness.witness, WitnessProcess)
-    assert config.witness.witness.address.call_timeout_s == config.witness.timeout_s == 5.0
+    (one,) = config.witnesses
+    assert isinstance(one.witness, WitnessProcess)
+    assert one.witness.address.call_timeout_s == one.timeout_s == 5.0
     assert config.transport == EmbeddedSettings(Path("/var/lib/pointillist/log"), "pointillist")
     config = load_helper_config(helper_with("witness witness.postgresql", tmp_path))
-    assert config.witness is not None
-    assert isinstance(config.witness.witness, PostgresqlSettings)
-    assert config.witness.witness.host == "db.example.org"
+    (one,) = config.witnesses
+    assert isinstance(one.witness, PostgresqlSettings)
+    assert one.witness.host == "db.example.org"
+
+
+@pytest.mark.parametrize(
+    ("table", "server"),
+    [
+        ('[witness.process]\nsocket = "/run/w"\nwitness_pk = "{}"', "ab" * 32),
+        ('[witness.postgresql]\nhost = "/run/{}"', "postgresql"),
+    ],
+)
+def test_two_witnesses_are_two(table: str, server: str, tmp_path: Path) -> None:
+    path = tmp_path / "helper.toml"
+
+    def named(*servers: str) -> tuple[WitnessSettings, ...]:
+        tables = "".join("\n[[witness]]\n" + table.format(one) for one in servers)
+        path.write_text((SAMPLES / "helper.toml").read_text() + tables)
+        return load_helper_config(path).witnesses
+
+    assert len(named(server, server[::-1])) == 2
+    with pytest.raises(ConfigError, match="got one twice"):
+        named(server, server)
+    with pytest.raises(ConfigError, match="witness: expected an array of at most 2"):
+        named(server, server[::-1], server[1:] + server[:1])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +196,7 @@ def test_helper_has_one_witness_or_none(tables: str, named: str, tmp_path: Path)
     [
         ("timeout_s = 5.0", "timeout_s = 500.0", "timeout_s"),
         ("timeout_s = 5.0", "timeouts = 5.0", "timeouts"),
-        ('witness_pk = "00', 'witness_pk = "', "witness_pk: expected 32 bytes"),
+        ('witness_pk = "ff', 'witness_pk = "', "witness_pk: expected 32 bytes"),
         ('witness_pk = "', 'key = "', "key"),
         ('ca_file = "/etc/pointillist/tls/w', '#"', "with ca_file"),
     ],

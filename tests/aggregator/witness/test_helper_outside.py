@@ -205,25 +205,30 @@ def serves(channel: ChannelHelper) -> bool:
 def test_restored_process_reads_the_releases_before_it_answers(
     fleet: ProcessFleet, tmp_path: Path
 ) -> None:
-    transport = EmbeddedSettings(fleet.folder / "log")
-    first = Running(fleet, transport=transport)
+    """Its witness is put back too, and says what the copy expects."""
+    stand = ProcessStand(tmp_path / "witness")
+    outside = {"transport": EmbeddedSettings(fleet.folder / "log"), **witnessed(stand.address)}
+    first = Running(fleet, **outside)
     first.stop()
     backup = tmp_path / "backup"
     backup.mkdir()
     names = ("helper.sqlite", "helper.fence")
     for name in names:
         shutil.copy(fleet.folder / name, backup / name)
-    live = Running(fleet, transport=transport)
+    stand.back_up(0)
+    live = Running(fleet, **outside)
     publish(fleet.log, release_one(fleet, tmp_path / "leader"))
     live.stop()
-    again = Running(fleet, transport=transport)  # a restart of what was not rolled back
+    again = Running(fleet, **outside)  # a restart of what was not rolled back
     channel = ChannelHelper(ChannelAddress(socket=fleet.folder / "run" / "h.sock"))
     until(lambda: answers(channel))
     channel.close()
     again.stop()
     for name in names:
         shutil.copy(backup / name, fleet.folder / name)
-    ended = Running(fleet, transport=transport).wait()
+    stand.forget(0)
+    ended = Running(fleet, **outside).wait()
+    stand.end()
     assert isinstance(ended, RollbackSeen)
     assert "plst1.releases" in str(ended)
 
@@ -254,7 +259,9 @@ def test_log_that_is_away_at_the_start_is_waited_for(
 def witnessed(address: ChannelAddress) -> dict[str, Any]:
     address = replace(address, call_timeout_s=TIMEOUT_S)
     return {
-        "witness": WitnessSettings(WitnessProcess(address, WITNESS_KEY.public_bytes), TIMEOUT_S)
+        "witnesses": (
+            WitnessSettings(WitnessProcess(address, WITNESS_KEY.public_bytes), TIMEOUT_S),
+        )
     }
 
 

@@ -19,6 +19,7 @@ from tests.aggregator.witness.conftest import make_stand
 from tests.aggregator.witness.witness_kit import HELPER_KEYS, PostgresqlStand, extend, patiently
 from tests.certificate_kit import Authority
 from tests.postgresql_kit import PostgresqlServer
+from wire.witness import NO_LINKS
 
 pytestmark = pytest.mark.postgresql
 HELPER = HELPER_KEYS[0].public_bytes
@@ -170,6 +171,16 @@ def test_server_is_reached_over_tls_that_names_it(
     password.chmod(0o644)
     with pytest.raises(WitnessUnavailable, match="0644"):
         PostgresqlWitness(settings, HELPER, 5).head()
+
+
+def test_server_of_a_leader_is_no_witness(database: PostgresqlStand) -> None:
+    database.server.psql("CREATE ROLE pointillist_leader")
+    witness = database.open()
+    with pytest.raises(WitnessUnavailable, match="expected a server that is not the Leader's"):
+        witness.head()
+    database.server.psql("DROP ROLE pointillist_leader")
+    assert witness.head() == NO_LINKS
+    witness.close()
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
