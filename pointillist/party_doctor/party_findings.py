@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.config import HelperConfig, LeaderConfig
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
-from aggregator.witness.backends import kinds_of_witnesses
+from aggregator.witness.backends import kinds_of_witnesses, open_witness
+from aggregator.witness.chain import WitnessUnavailable
 from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
 from transport.clock_check import BEHIND_S, clock_beside_log
 from transport.factory import (
@@ -115,16 +117,21 @@ def _own_pk(key_dir: Path) -> bytes | None:
 
 
 def _witness(config: HelperConfig) -> Result:
+    """Ask each for the head of this Helper's chain. Raises OSError."""
     if not config.witnesses:
         return absent("none: a Helper put back from a backup is not noticed", _WITNESS)
-    if len(config.witnesses) == 1 and config.transport is None:
-        return absent(
-            "one, and nothing beside it: if it forgets, a Helper put back from a backup is not "
-            "noticed",
-            "name a second [[witness]], or the log in [transport]",
-        )
-    kinds = kinds_of_witnesses(config.witnesses)
-    return ok(f"{kinds}; `pointillist helper status` says whether each answers")
+    held = []
+    try:
+        identity = load_signing_key(config.key_dir / "identity.key")
+        for settings in config.witnesses:
+            with closing(open_witness(settings, identity)) as witness:
+                held.append(str(witness.head().sequence))
+    except (KeyFileRefused, WitnessUnavailable) as error:
+        return broken(str(error), "each has to answer: compare the keys, look at the way there")
+    line = f"{kinds_of_witnesses(config.witnesses)}: {', '.join(held)} links"
+    if len(held) == 1 and config.transport is None:
+        return absent(f"{line}; no second, no log: nobody sees it forget", _WITNESS)
+    return ok(line)
 
 
 @dataclass

@@ -11,18 +11,25 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
 from aggregator.party.channel import serve
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
+from aggregator.party.config import WitnessProcess, WitnessSettings
 from pointillist.broker.local import free_ports
 from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import party_card
 from pointillist.fleet.party_card import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
-from pointillist.party_doctor.party_findings import HelperPeer, log_checks, tls_checks
+from pointillist.party_doctor.party_findings import (
+    HelperPeer,
+    helper_findings,
+    log_checks,
+    tls_checks,
+)
 from pointillist.party_doctor.place_checks import (
     SignedFiles,
     copies,
@@ -30,7 +37,9 @@ from pointillist.party_doctor.place_checks import (
     folder,
     party_keys,
 )
+from tests.aggregator.witness.witness_kit import HELPER_KEYS, WITNESS_KEY, ProcessStand, extend
 from tests.fleet_kit import fleet_folder
+from tests.process_kit import helper_config
 from tests.protocol_kit import (
     T0,
     Clock,
@@ -40,6 +49,7 @@ from tests.protocol_kit import (
     signing_key,
     start_helper,
 )
+from transport.factory import EmbeddedSettings
 from transport.files.keyfiles import write_signing_key
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.process.doctor_checks import Check, CheckVerdict, Finding, Result, check, examine
@@ -269,6 +279,33 @@ def test_broker_that_is_away_is_named_once_for_each_check() -> None:
     assert {one.name: one.verdict for one in findings} == {
         "transport": BROKEN, "log's clock": ABSENT, "topics": BROKEN, "retention": BROKEN,
     }  # fmt: skip
+
+
+def test_each_witness_of_a_helper_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "keys-helper").mkdir()
+    write_signing_key(tmp_path / "keys-helper" / "identity.key", HELPER_KEYS[0])
+    stand = ProcessStand(tmp_path / "w")
+    one = WitnessSettings(WitnessProcess(stand.address, WITNESS_KEY.public_bytes), 2.0)
+    log = EmbeddedSettings(tmp_path / "log")
+
+    def witness(**named: Any) -> Finding:
+        config = replace(helper_config(tmp_path, bytes(32)), **named)
+        all_of_it = helper_findings(config, started_by_root=False)
+        return next(finding for finding in all_of_it if finding.name == "witness")
+
+    extend(stand.open(), 2)
+    assert witness().verdict is ABSENT
+    assert (
+        witness(witnesses=(one,)).verdict,
+        witness(witnesses=(one,), transport=log).verdict,
+    ) == (
+        ABSENT,
+        OK,
+    )
+    both = witness(witnesses=(one, one))
+    assert (both.verdict, both.found) == (OK, "process, process: 2, 2 links")
+    stand.end()
+    assert witness(witnesses=(one, one)).verdict is BROKEN
 
 
 @pytest.mark.slow
