@@ -96,6 +96,16 @@ class TaskTerms:
     expiry: int
 
 
+def series_key(name: str, leader_pk: bytes) -> str:
+    """Tell a Leader's series from another Leader's of the same name."""
+    return f"{name}@{leader_pk.hex()[:32]}"
+
+
+def series_name(key: str) -> str:
+    """Give the name in a series' key, or in what was kept without a Leader."""
+    return key.partition("@")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Task(TaskTerms):
     """The body of a signed task.
@@ -115,6 +125,10 @@ class Task(TaskTerms):
     def d(self) -> int:
         """Words of a report: two check words, then the sections in order."""
         return CHECK_WORDS + sum(section.length for section in self.sections)
+
+    @property
+    def series_key(self) -> str:
+        return series_key(self.series, self.leader_pk)
 
     @property
     def windows(self) -> int:

@@ -153,8 +153,7 @@ class Ledger:
                 spent = old.entries.values()
                 db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", spent)
                 db.executemany("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", old.epochs)
-                db.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", old.series.values())
-                ledger_db.upsert_series(db, known)
+                ledger_db.upsert_series(db, [*old.series.values(), *known])
             # Both slots are written now, so that a full disk cannot stop a later fence write.
             fence.write(FenceMark(mark.ledger_id, 0))
             fence.write(mark)
@@ -233,7 +232,9 @@ class Ledger:
         self._spool.require_room(records, entries)
         for spent in entries:
             # One that was spent, or comes before one that is over and was.
-            if spent.entry.start <= self._last_start.get((spent.host_id, spent.entry.series), -1):
+            names = ledger_db.counted_as(spent.entry.series)
+            last_s = max(self._last_start.get((spent.host_id, name), -1) for name in names)
+            if spent.entry.start <= last_s:
                 with ledger_db.translated():
                     ledger_db.require_unspent(self._db, spent, now_s)
 

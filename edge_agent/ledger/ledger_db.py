@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,11 @@ from typing import Any, Final
 from privacy.budget import Entry, keep_from
 from transport.files import sqlite_file
 from transport.files.sqlite_file import OtherSchema, SqliteFile, code_of
+from wire import labels
+from wire.envelope import Signed
+from wire.rejection import ReportRejected
 from wire.roster import PlanMembership
+from wire.task import Task, series_name
 
 from .ledger_records import (
     LONG_WINDOW_S,
@@ -206,11 +211,29 @@ def kept_from(db: sqlite3.Connection) -> int:
 def ledger_view(db: sqlite3.Connection, hosts: Sequence[bytes]) -> LedgerView:
     """Collect what a participant of these hosts must know, in their order."""
     meta = dict(db.execute("SELECT name, value FROM meta"))
-    rows = db.execute("SELECT series, version, weight_millionths, window_s, task_id FROM series")
-    series = MappingProxyType({row[0]: KnownSeries(*row) for row in rows})
+    series = MappingProxyType(known_series(db))
     views = tuple(host_view(db, host) for host in hosts)
     since = kept_from(db), meta["resume_after_s"], meta["freeze_until_s"]
     return LedgerView(views, series, read_rosters(db), *since)
+
+
+def known_series(db: sqlite3.Connection) -> dict[str, KnownSeries]:
+    """Give accepted series by key. An earlier agent wrote bare names: the Leader is that of the
+    signed task, where it is kept; else the name stays alone, and binds every Leader.
+    """
+    known: dict[str, KnownSeries] = {}
+    kept = "SELECT 1 FROM sqlite_master WHERE name = 'tasks'"
+    signed = dict(db.execute("SELECT * FROM tasks")) if db.execute(kept).fetchone() else {}
+    for name, *values in db.execute("SELECT * FROM series ORDER BY series").fetchall():
+        key, task_id = name, values[-1]
+        if name == series_name(name) and task_id in signed:
+            with contextlib.suppress(ReportRejected):
+                body = Signed.decode(signed[task_id], labels.TASK).body
+                key = Task.decode_body(body).series_key
+        found = KnownSeries(key, *values)
+        if found.version >= known.get(key, found).version:
+            known[key] = found
+    return known
 
 
 def host_view(db: sqlite3.Connection, host: bytes) -> HostSpending:
@@ -226,7 +249,7 @@ def host_view(db: sqlite3.Connection, host: bytes) -> HostSpending:
     opened = db.execute("SELECT opened_s FROM epochs WHERE host = ? ORDER BY ledger_ctr", (host,))
     return HostSpending(
         host,
-        tuple(Entry(*fields) for fields in entries),
+        tuple(Entry(sys.intern(series), *fields) for series, *fields in entries),
         row[0],
         tuple(opened_s for (opened_s,) in opened),
     )
@@ -239,16 +262,24 @@ def entry_row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
 
 _SPENT: Final = """
 SELECT coalesce(max(CASE WHEN window_end <= ? THEN window_start END), -1),
-  coalesce(max(window_start = ?), 0) FROM entries WHERE host = ? AND series = ?
+  coalesce(max(window_start = ?), 0) FROM entries WHERE host = ? AND series IN (?, ?)
 """
+
+
+def counted_as(series: str) -> tuple[str, str]:
+    """Give the names under which a series' entries stand: an earlier agent wrote no Leader, and
+    what it spent counts for each.
+    """
+    return series, series_name(series)
 
 
 def require_unspent(db: sqlite3.Connection, spent: HostEntry, now_s: int) -> None:
     """Raise WindowSpent unless a window is after the last that is over, and not spent."""
     start, series = spent.entry.start, spent.entry.series
-    last, same = db.execute(_SPENT, (now_s, start, spent.host_id, series)).fetchone()
+    names = counted_as(series)
+    last, same = db.execute(_SPENT, (now_s, start, spent.host_id, *names)).fetchone()
     if same or start <= last or start < kept_from(db):
-        raise WindowSpent(f"series {series!r}: expected a window after {last}, got {start}")
+        raise WindowSpent(f"series {names[1]!r}: expected a window after {last}, got {start}")
 
 
 def upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:

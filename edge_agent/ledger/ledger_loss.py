@@ -19,10 +19,11 @@ from typing import Any, Final, Self
 
 from transport.files.sqlite_file import connect_readonly
 
-from .ledger_db import connect, read_meta, transaction, translated
+from .ledger_db import connect, known_series, read_meta, transaction, translated
 from .ledger_records import (
     ClockSetBack,
     FenceUnwritable,
+    KnownSeries,
     LedgerBusy,
     LedgerCloned,
     LedgerCorrupt,
@@ -137,7 +138,7 @@ class Salvage:
     counters: dict[bytes, int] = field(default_factory=dict)
     entries: dict[tuple[bytes, str, int], _Row] = field(default_factory=dict)
     epochs: set[_Row] = field(default_factory=set)
-    series: dict[str, _Row] = field(default_factory=dict)
+    series: dict[str, KnownSeries] = field(default_factory=dict)
 
 
 def read_lost(path: Path, hosts: Iterable[bytes], believe_until_s: int) -> Salvage:
@@ -181,9 +182,9 @@ def _read_whole(db: sqlite3.Connection, found: Salvage, hosts: frozenset[bytes])
         if host is not None:
             found.entries.setdefault((host, *row[1:3]), (host, *row[1:]))
     found.epochs |= {row for row in _rows(db, "epochs") if row[0] in hosts}
-    for row in _rows(db, "series"):
-        if row[1] >= found.series.get(row[0], ("", 0))[1]:
-            found.series[row[0]] = row
+    for key, series in known_series(db).items():
+        if series.version >= found.series.get(key, series).version:
+            found.series[key] = series
 
 
 def _rows(db: sqlite3.Connection, table: str) -> Iterator[_Row]:

@@ -52,7 +52,9 @@ class EpochOpening:
 
 @dataclass(frozen=True, slots=True)
 class KnownSeries:
-    """The newest version of a series and its weight; task_id: empty where only these are known."""
+    """The newest version of a series and its weight; task_id: empty where only these are known.
+    series   its key, or, of a ledger of an earlier agent, its name alone: of whichever Leader
+    """
 
     series: str
     version: int

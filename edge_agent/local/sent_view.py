@@ -19,7 +19,7 @@ from wire import labels
 from wire.catalogue import Bound, Catalogue, Section
 from wire.envelope import Signed
 from wire.report import report_length
-from wire.task import SectionKind, SectionSpec, Task
+from wire.task import SectionKind, SectionSpec, Task, series_name
 
 from .local_rows import EventRow
 
@@ -97,19 +97,22 @@ def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
         task_id: Task.decode_body(Signed.decode(signed, labels.TASK).body)
         for task_id, signed in left.tasks.items()
     }
+    # Both by series key, or by name where an earlier agent sealed the report.
     rows = {(row.host_id, row.series, row.window): row for row in left.reports}
     found = []
     for row in rows.values():
         task = tasks.get(row.task_id)
         budget = None if task is None else _budget(ledger, row, task)
         span = row.window, row.window_end
-        found.append(SentReport(row.host_id, row.series, *span, row, task, budget))
+        name = series_name(row.series)
+        found.append(SentReport(row.host_id, name, *span, row, task, budget))
     told = {(_spender(ledger, host), series, start) for host, series, start in rows}
     for host in ledger.hosts:
         for entry in host.entries:
             if (host.host_id, entry.series, entry.start) not in told:
                 span = entry.start, entry.end
-                found.append(SentReport(host.host_id, entry.series, *span, None, None, None))
+                name = series_name(entry.series)
+                found.append(SentReport(host.host_id, name, *span, None, None, None))
     return sorted(found, key=lambda report: (report.window_end, report.series))
 
 
@@ -197,25 +200,30 @@ def put_into(rows: Rows, report: SentReport) -> PutIn | None:
     wanted = report.series, report.window_start, report.left.task_id.hex()
     for row in rows("report", report.series):
         if (row["name"], row["window_start_s"], row["task_id"]) == wanted:
-            return PutIn(list(row["cells"]), _unmeasured(rows("event", UNMEASURED_EVENT), report))
+            events = rows("event", UNMEASURED_EVENT)
+            return PutIn(list(row["cells"]), _unmeasured(events, report, report.left.series))
     return None
 
 
 def unmeasured_event(
-    boottime_ns: int, source: str, series: str, window_start_s: int, sections: Mapping[str, str]
+    boottime_ns: int, source: str, task: Task, window_start_s: int, sections: Mapping[str, str]
 ) -> EventRow:
     """Write down, by section, why no source measured it from a window on."""
-    detail = json.dumps({"window_start": window_start_s, "sections": dict(sections)})
-    return EventRow(UNMEASURED_EVENT, series, detail, boottime_ns, source)
+    said = {"series_key": task.series_key, "window_start": window_start_s}
+    detail = json.dumps(said | {"sections": dict(sections)})
+    return EventRow(UNMEASURED_EVENT, task.series, detail, boottime_ns, source)
 
 
-def _unmeasured(events: Iterable[Mapping[str, Any]], report: SentReport) -> dict[str, str]:
+def _unmeasured(
+    events: Iterable[Mapping[str, Any]], report: SentReport, key: str
+) -> dict[str, str]:
     """Give what the last event up to a report's window says; nothing without one."""
     said: dict[str, str] = {}
     for event in events:
         if event["key"] == report.series:
             detail = json.loads(event["detail"])
-            if detail["window_start"] <= report.window_start:
+            earlier = detail["window_start"] <= report.window_start
+            if earlier and detail.get("series_key", key) == key:
                 said = detail["sections"]
     return said
 

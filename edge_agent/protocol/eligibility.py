@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 
+from edge_agent.ledger.ledger_db import counted_as
 from edge_agent.ledger.ledger_records import Crowd, KnownSeries, LedgerView
 from privacy.budget import WEEK_S, Entry, may_spend
 from privacy.calibrate import windows_touched
 from wire.fields import Scheme, TaskId
 from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership
-from wire.task import Task
+from wire.task import Task, series_name
 
 from .epochs import HostEpoch, PartyKeys
 from .protocol_events import WindowClosed, Withheld
@@ -45,12 +46,16 @@ class BudgetBook:
             self._hosts.append(series)
 
     def spent(self, host: int, series: str, start_s: int, now_s: int) -> bool:
-        """Say whether a window was spent, or a later one that is over."""
-        entries = self._hosts[host].get(series)
-        if not entries or start_s > entries[-1].start:
-            return False
-        place = bisect_left(entries, start_s, key=_START)
-        return entries[place].start == start_s or entries[place].end <= now_s
+        """Say whether a window was spent, or a later one that is over; entries that an earlier
+        agent made without a Leader count for each.
+        """
+        for name in counted_as(series):
+            entries = self._hosts[host].get(name)
+            if entries and start_s <= entries[-1].start:
+                met = entries[bisect_left(entries, start_s, key=_START)]
+                if met.start == start_s or met.end <= now_s:
+                    return True
+        return False
 
     def remembers(self, start_s: int) -> bool:
         """Say whether every entry that a week around a window from start_s on can meet is here."""
@@ -125,7 +130,7 @@ def task_weight(task: Task) -> int:
 
 def window_entry(task: Task, start_s: int) -> Entry:
     touched = windows_touched(task.window_s, task.windows)
-    return Entry(task.series, start_s, start_s + task.window_s, task_weight(task), touched)
+    return Entry(task.series_key, start_s, start_s + task.window_s, task_weight(task), touched)
 
 
 def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withheld | None:
@@ -185,11 +190,10 @@ def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
     return None
 
 
-def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
-    """Say whether a recovered ledger may take a task before its two weeks are over: a version it
-    saw, as a later one could spread the same weight over fewer windows.
+def fits_recovery(task: Task, series: KnownSeries | None) -> bool:
+    """Say whether a recovered ledger that saw this series may take a task before its two weeks are
+    over: a version it saw, as a later one could spread the same weight over fewer windows.
     """
-    series = known.get(task.series)
     if series is None or task.version > series.version or task.window_s != series.window_s:
         return False
     return task_weight(task) <= series.weight_millionths
@@ -217,19 +221,20 @@ class TaskBook:
         self._rules = rules
         self._freeze_until_s = view.freeze_until_s
         self._recovered = view.series
+        # By series key; by name alone what an earlier agent noted of a Leader that is not known.
         self._known: dict[str, KnownSeries] = dict(view.series)
         self._tasks: dict[TaskId, Task] = {}
         self._current: dict[str, TaskId] = {}
 
     @property
     def current(self) -> dict[TaskId, Task]:
-        """The newest version of each series."""
+        """The newest version of each Leader's series."""
         return {task_id: self._tasks[task_id] for task_id in self._current.values()}
 
     @property
     def windows_s(self) -> dict[str, int]:
-        """The cadence of every series that this host ever took."""
-        return {name: known.window_s for name, known in self._known.items()}
+        """The cadence of every series that this host ever took, by series key."""
+        return {key: known.window_s for key, known in self._known.items()}
 
     @property
     def longest_window_s(self) -> int:
@@ -248,7 +253,7 @@ class TaskBook:
             self._rules.bounds,
             now_s=now_s,
             domain_allowed=self._rules.serves,
-            versions={name: known.version for name, known in self._known.items()},
+            versions={key: known.version for key, known in self._known.items()},
             others=self._unfinished(now_s),
             gate=self._rules.gate,
             catalogue=self._rules.catalogue,
@@ -257,13 +262,21 @@ class TaskBook:
         if accepted.task_id in self._tasks:
             return None
         self._require_same_series(accepted)
-        if now_s < self._freeze_until_s and not fits_recovery(accepted.task, self._recovered):
+        seen = self._recovered_of(accepted.task)
+        if now_s < self._freeze_until_s and not fits_recovery(accepted.task, seen):
             why = "new or heavier within two weeks of a ledger's recovery"
             raise Recovering(f"series {accepted.task.series}: {why}")
         return accepted, self._keep(accepted, now_s)
 
+    def _recovered_of(self, task: Task) -> KnownSeries | None:
+        """Find what a recovered ledger saw; what has no Leader is the first one's to come."""
+        taken = {series_name(key) for key in self._known.keys() - {task.series, task.series_key}}
+        nameless = None if task.series in taken else self._recovered.get(task.series)
+        return self._recovered.get(task.series_key, nameless)
+
     def _require_same_series(self, accepted: Accepted) -> None:
-        task, known = accepted.task, self._known.get(accepted.task.series)
+        task = accepted.task
+        known = self._known.get(task.series_key) or self._known.get(task.series)
         if known is None:
             return
         if task.window_s != known.window_s:
@@ -276,11 +289,11 @@ class TaskBook:
     def _keep(self, accepted: Accepted, now_s: int) -> KnownSeries:
         task_id, task = accepted.task_id, accepted.task
         known = KnownSeries(
-            task.series, task.version, task_weight(task), task.window_s, bytes(task_id)
+            task.series_key, task.version, task_weight(task), task.window_s, bytes(task_id)
         )
         self._tasks[task_id] = task
-        self._current[task.series] = task_id
-        self._known[task.series] = known
+        self._current[task.series_key] = task_id
+        self._known[task.series_key] = known
         current = set(self._current.values())
         for old_id, old in list(self._tasks.items()):  # whose last open window has passed
             if old_id not in current and old.expiry + old.retention_s <= now_s:

@@ -107,7 +107,7 @@ class Participant:
 
     @property
     def tasks(self) -> dict[TaskId, Task]:
-        """The accepted tasks, newest version of each series."""
+        """The accepted tasks, newest version of each Leader's series."""
         return self._tasks.current
 
     def handle(self, event: Event) -> list[Effect]:
@@ -244,6 +244,7 @@ class Participant:
             effects.append(Refuse(Withheld.NO_ROSTER, len(present), "no roster in force"))
             return []
         ready: list[tuple[int, Sealing]] = []
+        series = task.series_key
         withheld: Counter[Withheld] = Counter()
         for host in present:
             found = eligibility.host_readiness(
@@ -252,7 +253,7 @@ class Participant:
                 roster.plans.get(self._hosts[host].host_id),
                 roster.crowds,
                 self._epochs.epoch(parties, host),
-                spent=self._budget.spent(host, task.series, event.window_start_s, event.now_s),
+                spent=self._budget.spent(host, series, event.window_start_s, event.now_s),
             )
             if isinstance(found, Withheld):
                 withheld[found] += 1

@@ -21,7 +21,7 @@ from wire.epoch import KeyAnnouncement
 from wire.fields import HostId
 from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership, Roster
-from wire.task import Task
+from wire.task import Task, series_key, series_name
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 
 from .epochs import PartyKeys
@@ -52,6 +52,7 @@ class RosterBook:
 
     def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
         """Verify a roster and keep what concerns these hosts; None: it is known already.
+        windows_s   cadences by series key, or by name alone; other Leaders' do not count
         Raises      ReportRejected
         """
         envelope = Signed.decode(signed, labels.ROSTER)
@@ -67,7 +68,9 @@ class RosterBook:
         known = self._known(parties, roster)
         if self.weekly:
             _check_start(known, kept)
-            _check_weights([*kept, known], windows_s)
+            named = ((series_name(key), key, s) for key, s in sorted(windows_s.items()))
+            own = {n: s for n, key, s in named if key in {n, series_key(n, known.leader_pk)}}
+            _check_weights([*kept, known], own)
         kept.append(known)
         del kept[:-ROSTERS_KEPT]
         return known
@@ -180,26 +183,30 @@ def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPa
                 _take_roster(rosters, core, weights)
             elif topic == TASKS:
                 task = verified_task(Signed.decode(core, labels.TASK), pins)
-                if task.version >= (tasks[task.series].version if task.series in tasks else 0):
-                    tasks[task.series] = task
+                newest = tasks.setdefault(task.series_key, task)
+                if task.version >= newest.version:
+                    tasks[task.series_key] = task
             else:
                 signed_time_s = max(signed_time_s, _signed_time(core, pins))
         except ReportRejected:
             continue
     known = tuple(
-        KnownSeries(name, tasks[name].version, weight, tasks[name].window_s)
-        for name, weight in sorted(weights.items())
-        if name in tasks
+        KnownSeries(key, tasks[key].version, weight, tasks[key].window_s)
+        for key, weight in sorted(weights.items())
+        if key in tasks
     )
     return SignedPast(known, signed_time_s)
 
 
 def _take_roster(rosters: RosterBook, core: bytes, weights: dict[str, int]) -> None:
     known = rosters.add(core)
-    for plan in known.plans.values() if known else ():
+    if known is None:
+        return
+    for plan in known.plans.values():
         for membership in (plan or {}).values():
-            least = weights.get(membership.series, membership.weight_millionths)
-            weights[membership.series] = min(membership.weight_millionths, least)
+            key = series_key(membership.series, known.leader_pk)
+            least = weights.get(key, membership.weight_millionths)
+            weights[key] = min(membership.weight_millionths, least)
 
 
 def _signed_time(core: bytes, pins: Pins) -> int:

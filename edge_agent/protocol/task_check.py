@@ -90,7 +90,7 @@ def check_task(
     """Check the bytes of a signed task.
 
     domain_allowed  says which domains this process serves
-    versions        newest accepted version per series
+    versions        newest accepted version by series key, or by name where the Leader is unknown
     others          the other tasks this host serves
     gate            the PLD check of everything a week composes, or None
     catalogue       what every section must be found in, None to skip (simulations)
@@ -107,7 +107,7 @@ def check_task(
         raise ReportRejected(Reason.OPERATORS, expected, "another Leader's operator task")
     if task.expiry <= now_s:
         raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {now_s}", task.expiry)
-    newest = versions.get(task.series, 0)
+    newest = versions.get(task.series_key, versions.get(task.series, 0))
     if task.version < newest:
         raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)
     _check_bounds(task, bounds, catalogue_hash)
@@ -115,7 +115,7 @@ def check_task(
         _check_catalogue(task, catalogue)
     h = _check_cohort(task, bounds)
     noises = [_check_section(task, section, h) for section in task.sections]
-    served = [other for other in others if other.series != task.series]
+    served = [other for other in others if other.series_key != task.series_key]
     total = sum(s.weight_millionths for accepted in (task, *served) for s in accepted.sections)
     if total > 1_000_000:
         raise ReportRejected(Reason.WEIGHT, "weights of all tasks up to 1000000", total)

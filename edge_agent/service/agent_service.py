@@ -142,10 +142,10 @@ class AgentService(Observer):
         """Give what no source measured of a window, where that changed or was told an hour ago."""
         found = self._unmeasured.get(window.task_id, [])
         sections = {gap.section: gap.said for gap in found}
-        before, at_ns = self._unmeasured_told.get(task.series, (None, 0))
+        before, at_ns = self._unmeasured_told.get(task.series_key, (None, 0))
         if sections != before or (sections and now_boottime_ns - at_ns >= _TELL_AGAIN_NS):
-            self._unmeasured_told[task.series] = sections, now_boottime_ns
-            yield unmeasured_event(now_boottime_ns, SELF, task.series, window.start_s, sections)
+            self._unmeasured_told[task.series_key] = sections, now_boottime_ns
+            yield unmeasured_event(now_boottime_ns, SELF, task, window.start_s, sections)
 
     def _look_for_unmeasured(self, status: AgentStatus) -> None:
         """Say what tasks ask and nothing measures, once for as long as it stays so."""

@@ -67,7 +67,7 @@ class WindowAccumulator:
         self._models = [model if model in models else OTHER_MODEL for model in gpus]
         self._window_s = task.window_s
         self._retention_s = task.retention_s
-        self._series = task.series
+        self._series = task.series_key
         self._filler = RowFiller(catalogue)
         self._clock = clock
         self._store = store
@@ -318,11 +318,11 @@ class TaskWindows:
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
         store = self._store if task.window_s >= DURABLE_FROM_S else None
         if store is not None:
-            store.erase_before(task.series, now_s - task.window_s - task.retention_s)
-        kept = store.windows(task.series) if store is not None else []
+            store.erase_before(task.series_key, now_s - task.window_s - task.retention_s)
+        kept = store.windows(task.series_key) if store is not None else []
         first = min([*kept, now_s])
         for old in self._open:
-            if old.task.series == task.series and old.last_s is None:
+            if old.task.series_key == task.series_key and old.last_s is None:
                 old.last_s = old.windows.next_window
                 first = old.last_s + task.window_s
         accumulator = WindowAccumulator(

@@ -13,6 +13,7 @@ from typing import Final, Self
 from collectors.records.activity import EVERYTHING_MILLIONTHS, KernelActivity, scale
 from transport.files.sqlite_file import OtherSchema, SqliteFile
 from transport.process.supervision import Closing
+from wire.task import series_name
 
 COPY_FAMILIES = frozenset({"memcpy", "memset"})
 
@@ -175,7 +176,10 @@ class AccumulatorsUnavailable(Exception):
 
 
 class DurableAccumulators(Closing):
-    """Each open window's totals, 0600; raw, so that `secure_delete` overwrites what is sealed."""
+    """Each open window's totals, 0600; raw, so that `secure_delete` overwrites what is sealed.
+
+    They stand by series key; what an earlier agent kept by name is any Leader's.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -191,7 +195,9 @@ class DurableAccumulators(Closing):
         """Return the totals of a window, None when nothing is kept."""
         try:
             found = self._db.execute(
-                "SELECT state FROM open_windows WHERE series = ? AND window = ?", (series, window)
+                "SELECT state FROM open_windows WHERE series IN (?, ?) AND window = ? "
+                "ORDER BY series = ?",
+                (series_name(series), series, window, series_name(series)),
             ).fetchone()
             return None if found is None else WindowState.from_json(found[0])
         except (sqlite3.Error, ValueError) as error:
@@ -206,11 +212,11 @@ class DurableAccumulators(Closing):
 
     def erase(self, series: str, window: int) -> None:
         """Forget a window: call it once its report is sealed."""
-        self._write("DELETE FROM open_windows WHERE series = ? AND window = ?", (series, window))
+        self._erase(series, "window = ?", window)
 
     def erase_before(self, series: str, window: int) -> None:
         """Forget windows that can no longer be reported."""
-        self._write("DELETE FROM open_windows WHERE series = ? AND window < ?", (series, window))
+        self._erase(series, "window < ?", window)
 
     def erase_expired(self, now_s: int) -> None:
         """Forget what no report can need, of any series."""
@@ -219,12 +225,17 @@ class DurableAccumulators(Closing):
     def windows(self, series: str) -> list[int]:
         """Return the starts of the windows that are kept, oldest first."""
         rows = self._db.execute(
-            "SELECT window FROM open_windows WHERE series = ? ORDER BY window", (series,)
+            "SELECT DISTINCT window FROM open_windows WHERE series IN (?, ?) ORDER BY window",
+            (series, series_name(series)),
         )
         return [row[0] for row in rows]
 
     def close(self) -> None:
         self._db.close()
+
+    def _erase(self, series: str, which: str, window: int) -> None:
+        statement = f"DELETE FROM open_windows WHERE series IN (?, ?) AND {which}"  # noqa: S608
+        self._write(statement, (series, series_name(series), window))
 
     def _write(self, statement: str, values: tuple[object, ...]) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from edge_agent import membership
 from edge_agent.config import AgentConfig
 from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_db import counted_as
 from edge_agent.ledger.ledger_records import LedgerFull, LedgerNone, LedgerRefused
 from edge_agent.membership import rekey as carry_on
 from edge_agent.membership import retire as end
@@ -26,6 +26,7 @@ from transport.files.private_files import TokenUnusable, read_token
 from transport.interface import TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.fields import HostId
+from wire.task import series_name
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, log_hint
@@ -250,7 +251,6 @@ def show(config: ConfigOption = DEFAULT_CONFIG, json: JsonFlag = False) -> None:
         view = read_ledger(loaded)
     entries: list[Entry] = [entry for host in view.hosts for entry in host.entries]
     now_s = int(time.time())
-    counts = Counter(entry.series for entry in entries)
     body = {
         "hosts": [host.host_id.hex() for host in view.hosts],
         "epochs_counted_to": max((host.epoch_ctr for host in view.hosts), default=0),
@@ -258,16 +258,17 @@ def show(config: ConfigOption = DEFAULT_CONFIG, json: JsonFlag = False) -> None:
         "peak_of_a_week": _part(_millionths(peak(entries)), json),
         "series": [
             {
-                "series": version.series,
+                "series": series_name(version.series),
+                "leader_pk_begins": version.series.partition("@")[2] or None,
                 "version": version.version,
                 "weight_millionths": version.weight_millionths,
                 "window_s": version.window_s,
-                "windows_kept": counts[version.series],
-                "last_window": max(
-                    (e.start for e in entries if e.series == version.series), default=0
-                ),
+                "windows_kept": len(starts),
+                "last_window": max(starts, default=0),
             }
             for version in view.series.values()
+            for names in [counted_as(version.series)]
+            for starts in [[e.start for e in entries if e.series in names]]
         ],
         "frozen_until": view.freeze_until_s if view.freeze_until_s > now_s else None,
     }
@@ -322,7 +323,7 @@ def recover(
     emit(
         {
             "host": host.host_id.hex(),
-            "series": [version.series for version in past.known],
+            "series": [series_name(version.series) for version in past.known],
             "resumes_after": view.resume_after_s,
             "frozen_until": view.freeze_until_s,
             "set_aside": f"{loaded.ledger_file}.lost-{now_s}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -74,14 +75,14 @@ def verdicts_of(
         return [None] * len(chosen)
     places = {report.place for report in own if report is not None}
     both = _transcripts(files, lambda *place: place in places)
-    chains: Chains = {}
+    chains: defaultdict[PinnedParties, Chains] = defaultdict(dict)
     verdicts: list[dict[str, Any] | None] = []
     for mine, report in zip(own, chosen, strict=True):
         if mine is None or report.task is None:
             verdicts.append(None)
             continue
         parties = _pinned(report.task, loaded)
-        verdict = check_report(mine, *both, parties, chains)
+        verdict = check_report(mine, *both, parties, chains[parties])
         if ask_log:
             _ask_log(mine, both[0], parties, loaded, verdict)
         verdicts.append(
@@ -130,7 +131,7 @@ def own_report(report: SentReport) -> OwnReport | None:
     if left is None or task is None or not task.helper_pk:
         return None
     known = {field.name: getattr(left, field.name) for field in fields(KeptReport)}
-    return OwnReport(**known, d=task.d)
+    return OwnReport(**known | {"series": report.series}, d=task.d)
 
 
 def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]:
@@ -259,7 +260,7 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
         body |= {
             "version": task.version, "scheme": task.scheme.value, "coordinates": task.d,
             "n_min": task.n_min,
-            "leader": public_fingerprint(task.leader_pk), "leader_pk": task.leader_pk,
+            "leader_pk": task.leader_pk,
             "helper": public_fingerprint(task.helper_pk) if task.helper_pk else None,
             "helper_pk": task.helper_pk or None,
             "inputs_kept": put_in is not None,
@@ -269,9 +270,10 @@ def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
 
 
 def _brief(report: SentReport) -> dict[str, Any]:
-    left = report.left
+    left, task = report.left, report.task
     return {
         "series": report.series,
+        "leader": None if task is None else public_fingerprint(task.leader_pk),
         "window_start": report.window_start,
         "window_end": report.window_end,
         "report_id": None if left is None else left.report_id,

@@ -177,10 +177,10 @@ def test_raw_totals_of_a_series_that_ended_are_erased(tmp_path: Path) -> None:
     # The series is gone from the log: a later agent never hears of it.
     list(windows().close_ended(T0 + 7 * 86_400 + weekly.retention_s - 1))
     with DurableAccumulators(path) as store:
-        assert store.windows("weekly") == [T0]
+        assert store.windows(weekly.series_key) == [T0]
     list(windows().close_ended(T0 + 7 * 86_400 + weekly.retention_s))
     with DurableAccumulators(path) as store:
-        assert store.windows("weekly") == []
+        assert store.windows(weekly.series_key) == []
 
 
 @pytest.mark.parametrize("secret", ["314159", "xid79", "hardware="])

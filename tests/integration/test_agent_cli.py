@@ -162,7 +162,7 @@ def test_agent_cli_recover_begins_a_new_ledger(
     assert json.loads(out)["series"] == ["demo"]
     view = read_view(made.config.ledger_file)
     assert view.resume_after_s > 0
-    assert list(view.series) == ["demo"]
+    assert list(view.series) == [made.task.series_key]
 
 
 def test_agent_cli_recover_that_is_cut_off_leaves_no_host_with_a_whole_budget(

@@ -233,7 +233,7 @@ def test_agent_keeps_a_long_window_over_a_restart(tmp_path: Path) -> None:
     cpu = hourly.slices()["host_cpu"]
     assert opened[cpu].sum() > 0
     with DurableAccumulators(made.config.windows_file) as store:
-        assert T0 not in store.windows("hourly")
+        assert T0 not in store.windows(hourly.series_key)
 
 
 def test_agent_refuses_after_its_ledger_is_gone_and_recovers(tmp_path: Path) -> None:
@@ -251,7 +251,9 @@ def test_agent_refuses_after_its_ledger_is_gone_and_recovers(tmp_path: Path) -> 
     host = load_host(made.config, binding)
     with made.log() as log:
         past = read_signed_past(log, host.host_id, made.world.pins)
-    assert [(k.series, k.weight_millionths) for k in past.known] == [("demo", 600_000)]
+    assert [(k.series, k.weight_millionths) for k in past.known] == [
+        (made.task.series_key, 600_000)
+    ]
     Ledger.recover(
         made.config.ledger_file, made.config.fence_file, hosts=[host.host_id], binding=binding,
         now_s=T0 + 24, signed_time_s=past.signed_time_s, known=past.known,

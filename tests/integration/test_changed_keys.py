@@ -52,7 +52,7 @@ def test_agent_reports_to_the_next_helper_and_no_window_to_both(tmp_path: Path) 
     assert len(set(windows)) == len(windows)
     view = read_view(made.config.ledger_file)
     assert [entry.start for entry in view.hosts[0].entries] == windows, "one ledger has them all"
-    assert view.series["demo"].version == 2
+    assert view.series[made.task.series_key].version == 2
 
 
 def sent(made: Surroundings) -> list[SentReport]:

@@ -370,9 +370,9 @@ def test_windows_stored_window_is_erased_after_sealing(store: DurableAccumulator
     windows = accumulator(task, store=store)
     windows.add(activity(4, SECOND))
     assert cells(task, windows.close(START), "applications_seen") == {"llm_inference": 1}
-    assert store.windows("t") == [START]
+    assert store.windows(task.series_key) == [START]
     windows.forget(START)
-    assert store.windows("t") == []
+    assert store.windows(task.series_key) == []
 
 
 def test_accumulators_leave_no_trace_of_an_erased_window(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_accumulators_leave_no_trace_of_an_erased_window(tmp_path: Path) -> None
     windows.add(Observation("incidents", "gpu_hardware_fault", 1, boot(3)))
     windows.persist()
     assert b"gpu_hardware_fault" in path.read_bytes()
-    store.erase("t", START)
+    store.erase(task.series_key, START)
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"gpu_hardware_fault" not in left
 
@@ -410,10 +410,10 @@ def test_accumulators_old_windows_are_erased(store: DurableAccumulators) -> None
     windows = accumulator(task, store=store, watched=False)
     windows.add(Observation("incidents", "disk_io", 1, boot(3)))
     windows.persist()
-    store.erase_before("t", START)
-    assert store.windows("t") == [START]
-    store.erase_before("t", START + 1)
-    assert store.windows("t") == []
+    store.erase_before(task.series_key, START)
+    assert store.windows(task.series_key) == [START]
+    store.erase_before(task.series_key, START + 1)
+    assert store.windows(task.series_key) == []
 
 
 def test_windows_task_of_another_catalogue_is_refused() -> None:
