@@ -4,6 +4,7 @@ from .changes import CHANGE_MEANINGS
 from .costs import COST_MEANINGS
 from .fleet_releases import FleetReleases, NothingReleased, connect
 from .quantiles_sql import QUANTILE_MEANINGS
+from .recent_hours import RECENT_VIEW
 from .rollup_files import RollupPeriod
 from .served_releases import VIEW_OUTCOME_MEANINGS
 from .server_source import FleetAccessRefused, FleetServerUnavailable, NotAFleetServer
@@ -16,6 +17,7 @@ __all__ = [
 
 VIEW_MEANINGS = {
     **{period.view: CELL_MEANINGS for period in RollupPeriod},
+    RECENT_VIEW: CELL_MEANINGS,
     "outcomes": VIEW_OUTCOME_MEANINGS,
     "changes": CHANGE_MEANINGS,
     "costs": COST_MEANINGS,

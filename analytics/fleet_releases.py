@@ -18,6 +18,7 @@ from wire.catalogue import Catalogue
 from .changes import CHANGE_COLUMNS, changes
 from .costs import FleetGpus, PriceList, costs, fleet_gpus, load_prices
 from .quantiles_sql import quantiles
+from .recent_hours import MINUTES, MOST_MINUTES
 from .release_source import FolderSource, ReleaseSource
 from .rollup_files import RollupPeriod, period_of
 from .server_source import ReleaseServer, ServerSource, token_of
@@ -115,9 +116,36 @@ class FleetReleases(Closing):
             where = self._held_by(section, series)
             if where:
                 warnings.warn(f"{section}: {_NONE.format(length)}{where}", stacklevel=2)
-        if rows["bin"].notna().any():
-            rows = rows.sort_values(["series", "cohort", "period_start", "bin"], ignore_index=True)
-        return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
+        return _of_model(rows, model)
+
+    def recent(
+        self,
+        by: str = "family",
+        minutes: int = MINUTES,
+        *,
+        model: str | None = None,
+        by_model: bool = False,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_cohort: bool = False,
+    ) -> pd.DataFrame:
+        """Return the last 60 minutes of a section, renewed with each window that ends.
+
+        minutes     how many, of windows that are shorter
+        since, until    the minutes to each moment in (since, until]; without `since` the newest
+        by, ...     as `mix`
+        Returns     as `mix`: `windows` counts those that were released, `coverage` is their part
+                    of all; rows of moments closer than `minutes` share windows
+        Raises      ValueError
+        """
+        if not 1 <= minutes <= MOST_MINUTES:
+            raise ValueError(f"minutes: expected 1 to {MOST_MINUTES:,}, got {minutes}")
+        section = self._section(by, by_model=by_model or bool(model))
+        rows = self.source.recent(
+            section, minutes=minutes, by_cohort=by_cohort, series=series, since=since, until=until
+        )
+        return _of_model(rows, model)
 
     def newest(self, by: str = "family", period: str = "week", **chosen: Any) -> pd.DataFrame:
         """As `mix`, of the newest period that has ended. Raises NothingReleased; ValueError."""
@@ -241,8 +269,8 @@ class FleetReleases(Closing):
         return budget(found, self.tasks)
 
     def sql(self, text: str) -> pd.DataFrame:
-        """Run one SELECT: `releases`, `latest`, `windows`, `causes`, `hours`, `days`, `weeks`,
-        `eight_weeks`, `outcomes`, `changes` and `costs`.
+        """Run one SELECT: `releases`, `latest`, `windows`, `causes`, `recent`, `hours`, `days`,
+        `weeks`, `eight_weeks`, `outcomes`, `changes` and `costs`.
 
         Raises      QueryRefused, QueryForbidden
         """
@@ -324,6 +352,13 @@ class FleetReleases(Closing):
                 found.append(changes(own[starts == after - week.length], own[starts == after]))
         told = [rows for rows in found if len(rows)]
         return pd.concat(told) if told else pd.DataFrame(columns=list(CHANGE_COLUMNS))
+
+
+def _of_model(rows: pd.DataFrame, model: str | None) -> pd.DataFrame:
+    """Take the rows of one GPU model, None: all; bins in order."""
+    if rows["bin"].notna().any():
+        rows = rows.sort_values(["series", "cohort", "period_start", "bin"], ignore_index=True)
+    return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
 
 
 def connect(

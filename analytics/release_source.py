@@ -36,6 +36,7 @@ from .analyst_views import (
     with_whole_numbers,
 )
 from .quantiles_sql import create_call
+from .recent_hours import MINUTES, RECENT_VIEW, recent_sql
 from .rollup_files import (
     ALWAYS,
     NEVER,
@@ -99,6 +100,19 @@ class ReleaseSource(Protocol):
         **bounds: Unpack[CellBounds],
     ) -> pd.DataFrame:
         """Return roll-ups of a section, None: of all; columns as the view of the period."""
+
+    def recent(
+        self,
+        section: str | None,
+        *,
+        minutes: int = MINUTES,
+        by_cohort: bool = False,
+        **bounds: Unpack[CellBounds],
+    ) -> pd.DataFrame:
+        """Return so many minutes to each moment in (since, until] at which a window ended.
+
+        Without `since` those to the newest moment alone; columns as `cells`.
+        """
 
     def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         """Return how windows ended, columns as the view `outcomes` but `period`."""
@@ -188,6 +202,26 @@ class FolderSource:
 
         return self._frame(text, [*of, *within, *within])
 
+    def recent(
+        self,
+        section: str | None,
+        *,
+        minutes: int = MINUTES,
+        by_cohort: bool = False,
+        **bounds: Unpack[CellBounds],
+    ) -> pd.DataFrame:
+        since, until = bounds.get("since"), bounds.get("until")
+
+        def text() -> str:
+            rows = recent_sql(
+                self.folder, minutes=minutes, section=section, series=bounds.get("series"),
+                since=None if since is None else moment(since),
+                until=None if until is None else moment(until), by_cohort=by_cohort,
+            )  # fmt: skip
+            return f"FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
+
+        return self._frame(text, [])
+
     def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         within = _within(**bounds)
 
@@ -227,7 +261,7 @@ class FolderSource:
 
     def sql(self, text: str, frames: Frames) -> pd.DataFrame:
         """See `ReleaseSource.sql`. Raises QueryRefused, QueryForbidden."""
-        own = {*PERIOD_VIEWS, OUTCOMES_VIEW, *frames}
+        own = {*PERIOD_VIEWS, OUTCOMES_VIEW, RECENT_VIEW, *frames}
         named, alone = views_named(text, own, self._database)
         if not named:
             more = MoreViews(lambda database: create_call(database, text))
@@ -238,6 +272,9 @@ class FolderSource:
         def ask(*, judged: bool) -> pd.DataFrame:
             def create(database: duckdb.DuckDBPyConnection) -> None:
                 create_views(database, self.rollups, named, judged=judged)
+                if RECENT_VIEW in named:
+                    rows = recent_sql(self.folder, judged=judged)
+                    database.execute(f"CREATE TEMP VIEW {RECENT_VIEW} AS {rows}")
                 for name, frame in made.items():
                     database.register(name, frame)
                 create_call(database, text)

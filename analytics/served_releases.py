@@ -25,6 +25,7 @@ class ServedRows(StrEnum):
     """What rows are of; the names are those of `ReleaseSource`."""
 
     CELLS = "cells"
+    RECENT = "recent"
     OUTCOMES = "outcomes"
     WINDOWS = "windows"
     CAUSES = "causes"
@@ -40,6 +41,7 @@ class ServedRows(StrEnum):
 
 _MEANINGS: Final[dict[ServedRows, Meanings]] = {
     ServedRows.CELLS: CELL_MEANINGS,
+    ServedRows.RECENT: CELL_MEANINGS,
     ServedRows.OUTCOMES: {
         **OUTCOME_MEANINGS,
         "coverage": (pa.float64(), "the windows' length, as a fraction of the period"),

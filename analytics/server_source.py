@@ -28,6 +28,7 @@ from aggregator.releases.releases import Moment, MoreViews, QueryRefused, moment
 
 from .analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS, Frames, views_named, with_whole_numbers
 from .quantiles_sql import create_call
+from .recent_hours import MINUTES, RECENT_VIEW
 from .release_source import CellBounds, TimeBounds
 from .rollup_files import RollupPeriod
 from .served_releases import ADDRESS, FORMAT, NEWEST, ServedRows
@@ -289,6 +290,18 @@ class ServerSource:
         asked = _asked(period=period, section=section, by_cohort=cohorts, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.CELLS, asked)))
 
+    def recent(
+        self,
+        section: str | None,
+        *,
+        minutes: int = MINUTES,
+        by_cohort: bool = False,
+        **bounds: Unpack[CellBounds],
+    ) -> pd.DataFrame:
+        cohorts = "true" if by_cohort else None
+        asked = _asked(minutes=str(minutes), section=section, by_cohort=cohorts, **bounds)
+        return with_whole_numbers(_frame(self._rows(ServedRows.RECENT, asked)))
+
     def outcomes(self, period: RollupPeriod, **bounds: Unpack[CellBounds]) -> pd.DataFrame:
         asked = _asked(period=period, **bounds)
         return with_whole_numbers(_frame(self._rows(ServedRows.OUTCOMES, asked)))
@@ -336,6 +349,8 @@ class ServerSource:
         if name in PERIOD_VIEWS:
             asked = _asked(period=PERIOD_VIEWS[name], by_cohort="true")
             return self._rows(ServedRows.CELLS, asked)
+        if name == RECENT_VIEW:
+            return self._rows(ServedRows.RECENT, _asked(by_cohort="true"))
         if name == OUTCOMES_VIEW:
             parts = []
             for period in RollupPeriod:
@@ -398,7 +413,9 @@ class ServerSource:
         return NotAFleetServer(f"{self._server.url}: expected {wanted}, got something else")
 
 
-_VIEWS: Final = frozenset({*PERIOD_VIEWS, OUTCOMES_VIEW, ServedRows.WINDOWS, ServedRows.CAUSES})
+_VIEWS: Final = frozenset(
+    {*PERIOD_VIEWS, RECENT_VIEW, OUTCOMES_VIEW, ServedRows.WINDOWS, ServedRows.CAUSES}
+)
 _IN_THE_FOLDER: Final = frozenset({"releases", "released", "latest", "suppressed"})
 
 

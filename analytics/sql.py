@@ -244,6 +244,7 @@ def cells_sql(
     cohorts: str = "1",
     *,
     released: str | None = None,
+    known: str | None = None,
     judged: bool = True,
 ) -> str:
     """Rows for people: the columns of CELL_MEANINGS.
@@ -252,6 +253,7 @@ def cells_sql(
     outcomes    rows of outcomes of the same periods and cohorts
     cohorts     how many cohorts each row of sums is of, in SQL
     released    rows of the periods that have sums, where these are known more cheaply
+    known       rows of cells that were released before; None: those of sums
     judged      False: a query that asks for q_value or told fails with NOT_JUDGED; any other
                 reads its own cells alone, where else it reads their whole sections
     Returns     SQL; a period in which nothing was released has a row of every cell that is known
@@ -281,7 +283,7 @@ WITH numbers AS ({numbers}), gone AS (
 ), lost AS (
     SELECT known.*, silent.period_start
     FROM (
-        SELECT DISTINCT series, cohort, section, cell, unit, kind FROM ({sums})
+        SELECT DISTINCT series, cohort, section, cell, unit, kind FROM ({known or sums})
         -- No series fell silent, mostly: then nothing is read.
         WHERE series IN (SELECT series FROM silent)
     ) AS known

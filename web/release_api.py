@@ -21,6 +21,7 @@ from starlette.responses import Response
 from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
 from analytics import RollupPeriod
+from analytics.recent_hours import MINUTES, MOST_MINUTES
 from analytics.release_source import CellBounds, ReleaseSource
 from analytics.served_releases import ADDRESS, FORMAT, MOST_ROWS, NEWEST, ServedRows
 from wire.catalogue import Catalogue
@@ -58,6 +59,9 @@ _SECTION = Annotated[
 ]
 
 
+_BY_COHORT = Annotated[bool, Field(description="a row for each cohort; else cohorts are added up")]
+
+
 class RowsAsked(BaseModel):
     """What rows are asked for; moments are naive UTC."""
 
@@ -83,13 +87,30 @@ class CellsAsked(RowsAsked):
 
     period: _PERIOD = RollupPeriod.HOUR
     section: _SECTION = None
-    by_cohort: Annotated[
-        bool, Field(description="a row for each cohort; else cohorts are added up")
-    ] = False
+    by_cohort: _BY_COHORT = False
 
     def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
         bounds = self.bounds(until)
         return source.cells(self.period, self.section, by_cohort=self.by_cohort, **bounds)
+
+
+class RecentAsked(RowsAsked):
+    kind = ServedRows.RECENT
+
+    since: Annotated[
+        _Moment | None, Field(description="minutes that end after it, UTC; without it the newest")
+    ] = None
+    until: Annotated[_Moment | None, Field(description="minutes that end by it, UTC")] = None
+    minutes: Annotated[
+        int, Field(description="how many minutes are added up", ge=1, le=MOST_MINUTES)
+    ] = MINUTES
+    section: _SECTION = None
+    by_cohort: _BY_COHORT = False
+
+    def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
+        return source.recent(
+            self.section, minutes=self.minutes, by_cohort=self.by_cohort, **self.bounds(until)
+        )
 
 
 class OutcomesAsked(RowsAsked):
@@ -190,7 +211,8 @@ class ReleaseRows:
 
     def _end(self, asked: RowsAsked, settled: pd.DataFrame) -> datetime | None:
         """Give where a part must end to have about as many rows as are planned; None: nowhere."""
-        if settled.empty or asked.kind is ServedRows.CAUSES:
+        newest = asked.kind is ServedRows.RECENT and asked.since is None
+        if settled.empty or newest or asked.kind is ServedRows.CAUSES:
             return None
         first, last = settled["period_start"].min(), settled["until"].max()
         begin = first if asked.since is None else max(first, pd.Timestamp(asked.since))
@@ -207,13 +229,14 @@ class ReleaseRows:
         It counts cohorts even where they are added up, and sections that a series may not have.
         """
         each = settled.groupby(["series", "cohort"])[["covered_s", "windows"]].sum()
-        if not isinstance(asked, CellsAsked | OutcomesAsked):
-            rows_per_s = float((each["windows"] / each["covered_s"]).sum())
-            return max(int(MOST_ROWS / rows_per_s), 1)
-        rows = _OUTCOMES
-        if isinstance(asked, CellsAsked):
+        windows_per_s = float((each["windows"] / each["covered_s"]).sum())
+        if isinstance(asked, CellsAsked | RecentAsked):
             rows = self._cells.get(asked.section or "", sum(self._cells.values()))
-        return max(MOST_ROWS // (rows * len(each)), 1) * asked.period.seconds
+        else:
+            rows = _OUTCOMES if isinstance(asked, OutcomesAsked) else 1
+        if isinstance(asked, CellsAsked | OutcomesAsked):
+            return max(MOST_ROWS // (rows * len(each)), 1) * asked.period.seconds
+        return max(int(MOST_ROWS / (rows * windows_per_s)), 1)
 
 
 def _seen(frame: pd.DataFrame, asked: RowsAsked, visible: frozenset[str] | None) -> pd.DataFrame:
@@ -278,6 +301,7 @@ class NewestAnswer(BaseModel):
 
 _KINDS: Final[tuple[tuple[type[RowsAsked], frozenset[Role], str], ...]] = (
     (CellsAsked, NUMBERS, "Roll-ups: sections by hour, day, week or eight weeks"),
+    (RecentAsked, NUMBERS, "The last minutes, renewed with each window; newest without `since`"),
     (OutcomesAsked, EVERYBODY, "How windows ended, by period"),
     (WindowsAsked, EVERYBODY, "How each window ended"),
     (CausesAsked, NUMBERS, "Root-cause tables"),

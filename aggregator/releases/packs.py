@@ -56,6 +56,13 @@ MEMBER_SCHEMA: Final = pa.schema(
 )
 
 
+_MOMENT: Final = "%Y%m%dT%H%M%SZ"  # begins the name of a window's file
+
+
+def _start_of(name: str) -> datetime:
+    return datetime.strptime(name.split("-", maxsplit=1)[0], _MOMENT)  # noqa: DTZ007  (naive UTC)
+
+
 @dataclass(frozen=True)
 class Pack:
     path: Path
@@ -86,7 +93,7 @@ class Single:
 
     @property
     def window_start(self) -> datetime:
-        return datetime.strptime(self.path.name.split("-")[0], "%Y%m%dT%H%M%SZ")  # noqa: DTZ007
+        return _start_of(self.path.name)
 
     @property
     def cohort(self) -> int:
@@ -102,6 +109,28 @@ class Listing:
 
     def files(self, name: str) -> list[Path]:
         return [pack.path / name for pack in self.packs if (pack.path / name).exists()]
+
+    def newest(self, before: datetime) -> dict[str, datetime]:
+        """Give when the newest window of each series starts, before a moment."""
+        end = f"{before:{_MOMENT}}"
+        # In order: the last of a series stays.
+        found = {one.series: one.path.name for one in self.singles if one.path.name < end}
+        seen = set[str]()
+        for pack in sorted(self.packs, key=lambda pack: pack.days, reverse=True):
+            if pack.series not in seen and (held := [n for n in pack.members if n < end]):
+                seen.add(pack.series)
+                found[pack.series] = max(*held, found.get(pack.series, ""))
+        return {series: _start_of(name) for series, name in found.items()}
+
+    def between(self, series: str, first: datetime, end: datetime) -> Listing:
+        """Give what may hold windows of a series that start in [first, end)."""
+        least, most = f"{first:{_MOMENT}}", f"{end:{_MOMENT}}"
+        singles = (one for one in self.singles if one.series == series)
+        packs = (pack for pack in self.packs if pack.series == series)
+        return Listing(
+            tuple(single for single in singles if least <= single.path.name < most),
+            tuple(p for p in packs if p.days[0] <= end.date() and first.date() <= p.days[1]),
+        )
 
 
 def list_folder(root: Path) -> Listing:

@@ -36,6 +36,11 @@ ASKED: dict[str, Callable[[FleetReleases], pd.DataFrame]] = {
     "of a span": lambda fleet: fleet.mix(since=START + WEEK, until="1970-01-29"),
     "of a model": lambda fleet: fleet.mix(model="H100"),
     "nothing": lambda fleet: fleet.mix(series="none"),
+    "recent": lambda fleet: fleet.recent("cause", by_cohort=True),
+    "last minutes": lambda fleet: fleet.recent(minutes=3, since=START + WEEK, until="1970-01-29"),
+    "sql of recent": lambda fleet: fleet.sql(
+        "SELECT name, share FROM recent WHERE kind = 'mix' ORDER BY ALL"
+    ),
     "newest": lambda fleet: fleet.newest("duration"),
     "change": lambda fleet: fleet.change(),
     "models": lambda fleet: fleet.compare_models("H100", "A100"),
@@ -110,6 +115,7 @@ def _compare_in_parts(
     monkeypatch.setattr("web.release_api.MOST_ROWS", 40)
     span: Any = {"since": START, "until": START + 3 * HOUR}
     assert_frame_equal(there.mix("duration", "hour", **span), here.mix("duration", "hour", **span))
+    assert_frame_equal(there.recent("duration", **span), here.recent("duration", **span))
     monkeypatch.setattr("web.release_api.MOST_ROWS", 2)
     begin = START + 2 * WEEK + HOUR
     span = {"since": begin - 60, "until": begin + 240}

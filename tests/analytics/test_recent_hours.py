@@ -1,0 +1,80 @@
+"""The last hour, renewed each minute: the sum of its windows that were released."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pandas.testing import assert_frame_equal
+
+from analytics import connect
+from analytics.rollup_files import utc
+from tests.aggregator.releases.release_kit import CATALOGUE, window
+from tests.analytics.rollup_kit import write_releases, write_suppressed
+from tests.analytics.test_rollups import DAY, HOUR, START, TASK, WIDE, minutes, release
+from tests.running_sum import RunningSum
+
+
+def test_last_hour_at_the_end_of_an_hour_is_that_hour_s_roll_up(tmp_path: Path) -> None:
+    starts = minutes(START - 20 * 60, 80)
+    write_releases(tmp_path, (release(s, 11_000 + s % 777, task=WIDE) for s in starts))
+    other = window(WIDE, release(starts[-1], task=WIDE).vector, 12_000, starts[-1], cohort=1)
+    day = replace(WIDE, series="day", window_s=DAY)
+    write_releases(tmp_path, [other, release(START, task=day)])
+    with connect(tmp_path) as fleet:
+        for section in ("kernel_mix", "incidents", "host_network", "kernel_duration"):
+            for by_cohort in (False, True):
+                hour = fleet.mix(section, "hour", since=utc(START), by_cohort=by_cohort)
+                recent = fleet.recent(section, by_cohort=by_cohort)
+                assert_frame_equal(recent, hour, rtol=1e-9, check_exact=False)
+        columns = "series, cohort, section, name, share, told"
+        newest, hours = (
+            fleet.sql(f"SELECT {columns} FROM {view} WHERE {chosen} ORDER BY ALL")
+            for view, chosen in (
+                ("recent", "told"), ("hours", f"told AND period_start = TIMESTAMP '{utc(START)}'"),
+            )
+        )  # fmt: skip
+        assert_frame_equal(newest, hours, rtol=1e-9, check_exact=False)
+        assert len(fleet.sql("FROM quantiles('recent', 0.5)")) == 4
+
+
+def test_last_hour_is_a_plain_sum_across_gaps_and_an_outage(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    ends = dict(
+        zip(minutes(START, 400), rng.choice(["released", "gone", "never"], 400), strict=True)
+    )
+    ends |= dict.fromkeys(minutes(START + 200 * 60, 90), "gone")  # an outage of an hour and a half
+    released = {s: release(s, 11_000 + s % 777) for s, end in ends.items() if end == "released"}
+    write_releases(tmp_path, released.values())
+    gone = [start for start, end in ends.items() if end == "gone"]
+    write_suppressed(tmp_path, TASK.series, gone, "batch_too_small")
+    with connect(tmp_path) as fleet:
+        rows = fleet.recent(since=utc(START))
+        newest = fleet.recent()
+    known = rows[~rows["suppressed"]].set_index(["period_start", "cell"])
+    moments = {s for s, end in ends.items() if end != "never"}
+    assert {*rows["period_start"]} == {utc(s + 60 - HOUR) for s in moments}
+    for start in sorted(moments):
+        hour = [released[s] for s in minutes(start - 59 * 60, 60) if s in released]
+        begin = utc(start + 60 - HOUR)
+        if not hour:
+            of = rows[rows["period_start"] == begin]
+            assert of["suppressed"].all()
+            assert (of["reason"] == "batch_too_small").all()
+            continue
+        expected = RunningSum(TASK, CATALOGUE)
+        for one in hour:
+            expected.add(one.vector, one.n, one.capacity)
+        found = known.loc[begin]
+        assert (found["windows"] == len(hour)).all()
+        assert found["coverage"].to_numpy() == pytest.approx(len(hour) / 60)
+        of_gone = sum(s in gone for s in minutes(start - 59 * 60, 60))
+        assert (found["windows_suppressed"] == of_gone).all()
+        for cell in expected.estimate():
+            for name in ("value", "standard_error", "low", "high"):
+                assert found[name][cell.cell] == pytest.approx(getattr(cell, name), rel=1e-9)
+            assert found["share"][cell.cell] == pytest.approx(cell.share, abs=1e-6)
+    last = rows[rows["period_start"] == rows["period_start"].max()].reset_index(drop=True)
+    assert_frame_equal(newest, last, check_dtype=False)
