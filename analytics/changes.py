@@ -36,6 +36,11 @@ CHANGE_MEANINGS: Final[Meanings] = {
         "smallest false-discovery rate at which the cell is told to have changed in its section",
     ),
     "told": (pa.bool_(), "whether it is told to have changed"),
+    "seen_after_s": (
+        pa.float64(),
+        "about how long such a step takes to be told of the last minutes, by what the later period "
+        "released, seconds",
+    ),
     "suppressed": (pa.bool_(), "whether there is no number in one of the periods"),
     "coverage_before": (pa.float64(), "released part of the period before"),
     "coverage_after": (pa.float64(), "released part of the later period"),
@@ -46,13 +51,20 @@ CHANGE_MEANINGS: Final[Meanings] = {
 
 CHANGE_COLUMNS: Final = tuple(CHANGE_MEANINGS)
 
+BEFORE: Final = 6
+"""So many times as long as the last minutes are those that they are compared with."""
+MINUTE_ERRORS: Final = 4.75
+"""Standard errors of a change of the last minutes that is told: each minute asks anew, and noise
+alone gets as far twice in a million cells."""
+
 OF_SHARE: Final = "share"  # unit of a change of shares: 0.01 is one percentage point
 
 
-def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+def changes(before: pd.DataFrame, after: pd.DataFrame, errors: float = 0.0) -> pd.DataFrame:
     """Compare two periods cell by cell.
 
     before, after   frames of cells of one period each, columns as `sql.CELL_MEANINGS`
+    errors          standard errors that a change which is told has at least
     Returns         a row for each cell that both have, CHANGE_COLUMNS: of means the mean of a host
                     in its unit, of all others the share. `low` and `high` are the 95 % interval of
                     `change`; `ratio` is after / before where before is told from zero
@@ -78,7 +90,14 @@ def changes(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     rows["bias_bound"] = np.maximum(rows["bias_before"], rows["bias_after"])
     rows["suppressed"] = rows["change"].isna()
     rows["q_value"] = _judged(rows)
-    rows["told"] = rows["q_value"] <= FALSE_DISCOVERY_RATE
+    size = rows["change"].abs()
+    far = size >= errors * rows["standard_error"]
+    rows["told"] = (rows["q_value"] <= FALSE_DISCOVERY_RATE) & far
+    # Of w seconds against BEFORE times as many, MINUTE_ERRORS standard errors: solved for w.
+    error = (rows["most_after"] - rows["least_after"]) / (2 * normal_quantile())
+    rows["seen_after_s"] = (
+        (MINUTE_ERRORS * error / size.where(size > 0)) ** 2 * (1 + 1 / BEFORE)
+    ) * rows["covered_s_after"]
     same = {f"{name}_after": name for name in ("model", "measure", "name", "kind", "unit")}
     rows = rows.rename(
         columns={**same, "start_before": "before_start", "start_after": "after_start"}
@@ -95,6 +114,7 @@ def _measured(frame: pd.DataFrame) -> pd.DataFrame:
         at=frame["value"].where(mean, frame["share"]).astype(float),
         least=frame["low"].where(mean, frame["share_low"]).astype(float),
         most=frame["high"].where(mean, frame["share_high"]).astype(float),
+        covered_s=frame["coverage"] * frame["period_s"],
         bias=(frame["bias_bound"] / frame["host_windows"]).fillna(0.0),
     )
 

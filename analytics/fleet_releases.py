@@ -15,7 +15,7 @@ from aggregator.releases.releases import Moment, moment
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 
-from .changes import CHANGE_COLUMNS, changes
+from .changes import BEFORE, CHANGE_COLUMNS, MINUTE_ERRORS, changes
 from .costs import FleetGpus, PriceList, costs, fleet_gpus, load_prices
 from .quantiles_sql import quantiles
 from .recent_hours import MINUTES, MOST_MINUTES
@@ -200,22 +200,44 @@ class FleetReleases(Closing):
         by: str = "family",
         period: str = "week",
         *,
+        minutes: int | None = None,
         at: Moment | None = None,
         against: Moment | None = None,
         **chosen: Any,
     ) -> pd.DataFrame:
         """Compare one period with another, cell by cell.
 
-        at          any moment of the later one; None: the newest that has ended
+        minutes     the last so many with six times as many before them, instead of periods
+        at          any moment of the later one, or where the last minutes end; None: the newest
+                    that has ended
         against     any moment of the other; None: the period before
         chosen      model, by_model, series as `mix`
         Returns     columns of `changes.CHANGE_COLUMNS`; of the rows that are `told` at most 1 % are
                     expected not to have changed
         Raises      NothingReleased where there is no period to compare; ValueError
         """
+        if minutes is not None:
+            return self._last_change(by, minutes, at, chosen)
         length, after = period_of(period), self._period(by, period, at, chosen)
         before = after - length.length if against is None else length.start(moment(against))
         return changes(*(self._of_period(by, period, when, chosen) for when in (before, after)))
+
+    def _last_change(
+        self, by: str, minutes: int, at: Moment | None, chosen: Mapping[str, Any]
+    ) -> pd.DataFrame:
+        """Compare the last minutes of each series with those before, which share no window."""
+        after = self.recent(by, minutes, until=at, **chosen)
+        found = [
+            changes(
+                self.recent(by, BEFORE * minutes, until=start, **chosen | {"series": name}),
+                own,
+                MINUTE_ERRORS,
+            )
+            for (name, start), own in after.groupby(["series", "period_start"])
+        ]
+        if not found:
+            raise NothingReleased(f"{by}: {_NONE.format('window')} of such minutes")
+        return pd.concat(found, ignore_index=True)
 
     def compare_models(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pandas.testing import assert_frame_equal
 
-from analytics import connect
+from analytics import NothingReleased, connect
 from analytics.rollup_files import utc
 from tests.aggregator.releases.release_kit import CATALOGUE, window
 from tests.analytics.rollup_kit import write_releases, write_suppressed
@@ -78,3 +78,37 @@ def test_last_hour_is_a_plain_sum_across_gaps_and_an_outage(tmp_path: Path) -> N
             assert found["share"][cell.cell] == pytest.approx(cell.share, abs=1e-6)
     last = rows[rows["period_start"] == rows["period_start"].max()].reset_index(drop=True)
     assert_frame_equal(newest, last, check_dtype=False)
+
+
+def test_last_minutes_are_compared_with_those_before_them(tmp_path: Path) -> None:
+    starts = minutes(START, 200)
+    step = {s: release(s) for s in starts}
+    index = CATALOGUE.section("kernel_mix").index("gpu_time/gemm")
+    at = TASK.slices()["kernel_mix"].start
+    wall = 12_000 * 8 * 60_000 / TASK.sections[0].q
+    for start in starts[-20:]:  # ten points of the time move from one family to idle
+        vector = step[start].vector.copy()
+        vector[at + index] -= round(0.1 * wall)
+        vector[at + CATALOGUE.section("kernel_mix").index("idle")] += round(0.1 * wall)
+        step[start] = window(TASK, vector, 12_000, start)
+    write_releases(tmp_path, step.values())
+    with connect(tmp_path) as fleet:
+        rows = fleet.change(minutes=20)
+        quiet = fleet.change(minutes=20, at=utc(starts[-20]))
+        before, after = fleet.recent(minutes=120, until=utc(starts[-20])), fleet.recent(minutes=20)
+        with pytest.raises(NothingReleased, match="expected a released window"):
+            fleet.change(minutes=20, at=utc(START))
+    assert set(rows["before_start"]) == {utc(starts[60])}
+    assert set(rows["after_start"]) == {utc(starts[180])}
+    told = rows[rows["told"]].set_index("name")
+    assert {*told.index} == {"gemm", "idle"}
+    assert told["change"].to_dict() == pytest.approx({"gemm": -0.111, "idle": 0.111}, abs=0.03)
+    assert not quiet["told"].any()
+    gemm = (frame.set_index("name")["share"]["gemm"] for frame in (before, after))
+    assert told["before"]["gemm"] == next(gemm)
+    assert told["after"]["gemm"] == next(gemm)
+    # At the size of its own error a change of 20 minutes would take 4.75 squared times as long.
+    row = told.loc["gemm"]
+    error = (row["high"] - row["low"]) / 2 / 1.96
+    z = abs(row["change"]) / error
+    assert row["seen_after_s"] == pytest.approx((4.75 / z) ** 2 * 20 * 60, rel=0.05)
