@@ -108,12 +108,19 @@ class _Counts:
 
     cells   section -> [held, intervals, held of those in which something happened, those]
     bounds  section -> [bounds that hold what the most struck cell may lack, bounds]
-    hosts   section -> host-windows by how many indicators they have set
+    hosts   "section window_s" -> host-windows by how many indicators they have set
     """
 
     cells: dict[str, list[int]]
     bounds: dict[str, list[int]]
     hosts: dict[str, NDArray[np.int64]]
+
+    def count(self, section: str, window_s: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add a window's hosts, and give them."""
+        counts = np.bincount(rows.sum(axis=1), minlength=65)[:65]
+        place = f"{section} {window_s}"
+        self.hosts[place] = self.hosts.get(place, np.zeros(65, np.int64)) + counts
+        return counts
 
 
 def live(one: Lived) -> Part:
@@ -132,7 +139,7 @@ def live(one: Lived) -> Part:
     tasks = fleet_tasks(plan, catalogue, model.inventory, span, _PARTIES)
     found = _Counts({}, {}, {})
     for task, state in _windows(model, tasks, scenario):
-        _release(task, catalogue, state, one.seed, found)
+        _release(task, catalogue, state, one, found)
     hosts = {section: counts.tolist() for section, counts in found.hosts.items()}
     return {"cells": found.cells, "bounds": found.bounds, "hosts": hosts}
 
@@ -151,26 +158,21 @@ def _windows(
 
 
 def _release(
-    task: Task, catalogue: Catalogue, state: FleetState, seed: int, found: _Counts
+    task: Task, catalogue: Catalogue, state: FleetState, one: Lived, found: _Counts
 ) -> None:
     (spec,) = task.sections
     section = catalogue.section(spec.name)
-    words = {
-        "applications_seen": state.seen,
-        "incidents": state.incidents[:, None],
-        "hardware_faults": state.hardware[:, None],
-    }[spec.name][state.reporting]
-    rows = np.zeros((len(words), spec.length), dtype=np.int64)
-    rows[:, :-1] = unpack(words, spec.length - 1)
-    set_cells, truth = rows.sum(axis=1), dict(zip(section.cells, rows.sum(axis=0), strict=True))
-    counts = np.bincount(set_cells, minlength=65)[:65]
-    found.hosts[spec.name] = found.hosts.get(spec.name, np.zeros(65, np.int64)) + counts
+    rows = _set_cells(catalogue, state, spec.name)
+    truth = dict(zip(section.cells, rows.sum(axis=0), strict=True))
+    counts = found.count(spec.name, task.window_s, rows)
+    if task.window_s == WEEK_S and one.step_s is None:  # as the plan weekly_applications asks it
+        found.count("applications_seen", WEEK_S, _set_cells(catalogue, state, "applications_seen"))
     lacks = left_out_hosts(counts, spec.m)
     held = found.cells.setdefault(f"{task.series} {spec.name}", [0, 0, 0, 0])
     bounds = found.bounds.setdefault(spec.name, [0, 0])
     for draw in range(DRAWS[spec.name]):
-        rng = philox(seed, "choice", task.series, state.start_s, draw)
-        settings = EngineSettings(noise=Noise.SEEDED, seed=seed)
+        rng = philox(one.seed, "choice", task.series, state.start_s, draw)
+        settings = EngineSettings(noise=Noise.SEEDED, seed=one.seed)
         steps = encode_rows(task, rows, rng.bytes).sum(axis=0)
         place = f"{task.series}/{draw}"
         noise = summed_noise(settings, place, state.start_s, task.sigma_vector_1024(), len(rows))
@@ -183,6 +185,18 @@ def _release(
                 struck = int(truth[cell.cell] > 0)
                 for at, more in enumerate((inside, 1, inside * struck, struck)):
                     held[at] += more
+
+
+def _set_cells(catalogue: Catalogue, state: FleetState, section: str) -> NDArray[np.int64]:
+    """Give int64[hosts, length], 1 where a reporting host has it; the overflow is empty."""
+    words = {
+        "applications_seen": state.seen,
+        "incidents": state.incidents[:, None],
+        "hardware_faults": state.hardware[:, None],
+    }[section][state.reporting]
+    rows = np.zeros((len(words), catalogue.section(section).length), dtype=np.int64)
+    rows[:, :-1] = unpack(words, rows.shape[1] - 1)
+    return rows
 
 
 # ---- minutes ----
@@ -291,23 +305,21 @@ def _write_counts(lived: Mapping[Lived, Part]) -> None:
     """Write down how many indicators hosts have set, for `pointillist plan`."""
     sections: dict[str, dict[str, NDArray[np.int64]]] = {}
     for one, part in lived.items():
-        for section, counts in part["hosts"].items():
-            of = sections.setdefault(section, {})
+        for place, counts in part["hosts"].items():
+            of = sections.setdefault(place, {})
             of[one.scenario] = of.get(one.scenario, np.zeros(65, np.int64)) + np.array(counts)
-    windows = {
-        section.name: task.window_s for task in default_plan().tasks for section in task.sections
-    }
     document = {
         "source": f"{COMMAND}, shipped scenarios of 12,500 hosts",
-        "sections": {
-            section: {
-                "window_s": windows[section],
+        "sections": [
+            {
+                "section": place.split()[0],
+                "window_s": int(place.split()[1]),
                 "host_windows": {
                     name: np.trim_zeros(counts, "b").tolist() for name, counts in of.items()
                 },
             }
-            for section, of in sections.items()
-        },
+            for place, of in sections.items()
+        ],
     }
     COUNTS_FILE.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -19,7 +19,8 @@ from privacy.indicator_bias import Counts
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from transport.settings.config import build, limited, read_table
 
-DEFAULT_PATH: Final = Path(__file__).with_name("plans") / "default.toml"
+PLANS: Final = Path(__file__).with_name("plans")
+DEFAULT_PATH: Final = PLANS / "default.toml"
 FORMAT: Final = 1
 _MILLION: Final = 10**6
 _MOST: Final = (1 << 62) - 1
@@ -27,6 +28,21 @@ _MOST: Final = (1 << 62) - 1
 
 class PlanFileError(ValueError):
     """A plan file does not say what a plan must say; the message names the key."""
+
+
+def plan_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in PLANS.glob("*.toml")))
+
+
+def plan_path(plan: str, beside: Path | None = None) -> Path:
+    """Give a shipped plan's file, or a path's, from here or from `beside`. Raises PlanFileError."""
+    if plan in plan_names():
+        return PLANS / f"{plan}.toml"
+    for base in (Path(), beside):
+        if base is not None and (base / plan).is_file():
+            return base / plan
+    expected = f"expected a file or one of {', '.join(plan_names())}"
+    raise PlanFileError(f"plan: {expected}, got {plan!r}")
 
 
 def default_plan() -> Plan:
@@ -155,26 +171,14 @@ class _PlanTable:
         )
 
 
-COUNTS_FILE: Final = Path(__file__).with_name("plans") / "indicator_counts.json"
+COUNTS_FILE: Final = PLANS / "indicator_counts.json"
 
 
-@dataclass(frozen=True, slots=True)
-class IndicatorCounts:
-    """Host-windows of one section by how many indicators they have set.
-
-    scenarios   scenario -> counts
-    """
-
-    window_s: int
-    scenarios: dict[str, Counts]
-
-
-def shipped_counts() -> dict[str, IndicatorCounts]:
-    content = json.loads(COUNTS_FILE.read_text())
+def shipped_counts() -> dict[tuple[str, int], dict[str, Counts]]:
+    """Give host-windows by how many indicators are set: section, window_s -> scenario -> counts."""
     return {
-        section: IndicatorCounts(
-            found["window_s"],
-            {name: np.array(hosts, np.int64) for name, hosts in found["host_windows"].items()},
-        )
-        for section, found in content["sections"].items()
+        (found["section"], found["window_s"]): {
+            name: np.array(hosts, np.int64) for name, hosts in found["host_windows"].items()
+        }
+        for found in json.loads(COUNTS_FILE.read_text())["sections"]
     }

@@ -190,31 +190,34 @@ def _crowding(plan: Plan, shapes: Shapes) -> Iterable[SectionCrowding]:
     counts = shipped_counts()
     for task in plan.tasks:
         for section in task.sections:
-            found, m = counts.get(section.name), shapes[section.name].m
-            if m and found is not None and found.window_s == task.window_s:
+            found, m = counts.get((section.name, task.window_s)), shapes[section.name].m
+            if m and found is not None:
                 error = partial(
                     indicator_sigma_hosts, plan, section.weight_millionths, windows=task.T
                 )
-                yield crowding(section.name, m, plan.hosts, found.scenarios, error)
+                yield crowding(section.name, m, plan.hosts, found, error)
 
 
 def _weekly_indicator_error(plan: Plan, tasks: Iterable[TaskFigures]) -> float:
-    """Of the plan's weekly indicators; where it has none, of two a host by its first section."""
-    for task in tasks:
-        for section in task.sections:
-            if task.window_s == WEEK_S and section.sigma_hosts is not None:
-                return section.sigma_hosts
+    """Of the plan's weekly causes; where it has none, of two a host by its first section."""
+    for task, _, error in _causes(tasks):
+        if task.window_s == WEEK_S:
+            return error
     weight = plan.tasks[0].sections[0].weight_millionths
     return indicator_sigma_hosts(plan, weight, OTHERWISE_M, 2)
 
 
+def _causes(tasks: Iterable[TaskFigures]) -> Iterable[tuple[TaskFigures, str, float]]:
+    """Give each section that counts hosts of a cause over a week or longer, and its error."""
+    for task in tasks:
+        for section in task.sections:
+            error, long = section.sigma_hosts, task.window_s >= WEEK_S
+            if error is not None and long and section.name != "applications_seen":
+                yield task, section.name, error
+
+
 def _visible(plan: Plan, tasks: Iterable[TaskFigures], error: float) -> list[VisibleRows]:
-    found = [
-        _rows(plan, section.name, task.window_s / DAY_S, section.sigma_hosts)
-        for task in tasks
-        for section in task.sections
-        if section.sigma_hosts is not None and task.window_s >= WEEK_S
-    ]
+    found = [_rows(plan, name, task.window_s / DAY_S, own) for task, name, own in _causes(tasks)]
     if found:
         return found
     return [_rows(plan, f"indicators, m = {OTHERWISE_M}", days, error) for days in (7, 56)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import sqrt
 from operator import attrgetter
 from typing import Final
 
 from privacy.indicator_bias import BIAS_ERRORS, SectionCrowding
-from privacy.plan import SectionFigures
+from privacy.plan import PERIODS_S, SectionFigures
 
 from .plan_report import PlanReport, TaskFigures, VisibleRows
 from .table import Column, cells_of, table_lines
@@ -236,3 +238,62 @@ def _protection(report: PlanReport) -> Iterator[str]:
         )
     if report.accountant_epsilon is not None:
         yield f"dp-accounting's figure for a week, slack included: {report.accountant_epsilon:.6f}"
+
+
+def beside_text(plan: PlanReport, other: PlanReport, width: int) -> str:
+    """Lay two plans' errors side by side, and what hosts would leave out."""
+    tasks = [*other.tasks, *plan.tasks]
+    names = dict.fromkeys(section.name for task in tasks for section in task.sections)
+    rows = [(name, _cell(other, name), _cell(plan, name)) for name in names]
+    said = (
+        "Standard errors of one window, in percent of full scale or in hosts. Low by, in either: "
+        "hosts that a cell lacks on average if all hosts with more than m to tell have it, in the "
+        "worst of the shipped scenarios."
+    )
+    columns = (
+        Column("section", lambda row: row[0]),
+        Column(other.plan, lambda row: row[1].text, right=True),
+        Column(plan.plan, lambda row: row[2].text, right=True),
+        Column("smaller", lambda row: _times(row[1], row[2]), right=True),
+        Column("low by", _both_low, right=True),
+    )
+    lines = [next(_head(other)), next(_head(plan)), said]
+    folded = [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
+    return "\n".join([*folded, "", *table_lines(columns, cells_of(columns, rows), width)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A section's error in one plan, and by how many hosts it is low; "-" where it has none.
+
+    error   what is compared: hosts of a window, or percent of a second
+    """
+
+    text: str = "-"
+    error: float = 0.0
+    unit: str = ""
+    low: str = ""
+
+
+def _cell(report: PlanReport, name: str) -> _Cell:
+    found = [section for task in report.tasks for section in task.sections if section.name == name]
+    if not found:
+        return _Cell()
+    (section,) = found
+    error, unit = section.sigma_hosts, "hosts"
+    if error is None:
+        error, unit = 100 * section.sigma_released / report.hosts, "%"
+    window = {period: name for name, period in PERIODS_S.items()}.get(section.window_s)
+    over = f"in {section.window_s / 86_400:g} days" if window is None else _A[window]
+    low = "".join(f"{row.bias_hosts:,.0f}" for row in report.crowding if row.section == name)
+    shown = f"{error:.3g} {unit} {over}"
+    return _Cell(shown, error if unit == "hosts" else error * sqrt(section.window_s), unit, low)
+
+
+def _both_low(row: tuple[str, _Cell, _Cell]) -> str:
+    return " / ".join(filter(None, (row[1].low, row[2].low)))
+
+
+def _times(before: _Cell, after: _Cell) -> str:
+    known = before.error and after.error and before.unit == after.unit
+    return f"{before.error / after.error:.2f} times" if known else ""

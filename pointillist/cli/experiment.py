@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeElapsedColumn as Elapsed
 from rich.progress import TimeRemainingColumn as Remaining
 
-from pointillist.plan_file import PlanFileError, load_plan
+from pointillist.plan_file import PlanFileError, load_plan, plan_path
 from privacy.errors import ParameterError
 from privacy.plan import Plan
 from simulator.experiments.experiment_file import (
@@ -107,7 +107,6 @@ def _chosen(asked: Experiment, names: list[str] | None) -> Experiment:
 
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
-    from pointillist.play.setup import plan_path
     from simulator.scenario import Scenario, ScenarioError, load
 
     def scenario(name: str) -> Scenario:

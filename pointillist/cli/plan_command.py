@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,10 +15,11 @@ from pointillist.plan_file import (
     PlanFileError,
     equal_sections,
     plan_from,
+    plan_path,
     read_content,
 )
 from pointillist.plan_report import PlanReport, catalogue_shapes, coordinates_of, plan_report
-from pointillist.plan_text import plan_text
+from pointillist.plan_text import beside_text, plan_text
 from pointillist.table import terminal_columns, value_lines
 from privacy.errors import ParameterError
 from privacy.plan import Plan, SectionShape
@@ -31,7 +31,6 @@ from .output import (
     emit,
     examples,
     jsonable,
-    need_file,
     rate,
     reported,
     usage_error,
@@ -39,14 +38,16 @@ from .output import (
 
 _HELP = """Say what an epsilon costs in error, bytes and CPU, and what it protects.
 
-Without --sections or --window it is the shipped default plan, at the size you name; --plan FILE
-takes another. A plan that breaks a bound of the protocol is refused, naming the bound.
+Without --sections or --window it is the shipped default plan, at the size you name; --plan takes
+another, by its file or a shipped one's name. A plan that breaks a bound of the protocol is refused,
+naming the bound.
 """
 
 _EPILOG = examples("""
 pointillist plan --hosts 12500 --short   the default plan at 12,500 hosts, on one screen
 pointillist plan --hosts 12500 --window 60 --epsilon 2 --n-min 10000 --sections 10   ten equal mixes
 pointillist plan --plan my-plan.toml --json   a plan of your own, for a script
+pointillist plan --plan weekly_applications --beside default   what another plan gains and loses
 pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: far larger errors
 """)
 
@@ -81,7 +82,11 @@ def plan(
     coordinates: Annotated[int, typer.Option(min=1, help="Coordinates of each section.")] = 60,
     scheme: Annotated[str | None, typer.Option(help="masked, or local: no Helper.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--plan", help="A plan of several tasks, in TOML.")
+        str | None,
+        typer.Option("--plan", help="A plan of several tasks: a file, or a shipped one."),
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option("--beside", help="Another plan: both errors, section by section.")
     ] = None,
     accountant: Annotated[
         bool, typer.Option("--accountant", help="Check the week by dp-accounting too; slower.")
@@ -91,10 +96,8 @@ def plan(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    if file is not None and (sections is not None or window is not None):
-        raise usage_error("--plan has its own tasks: leave --sections and --window out")
-    if file is not None:
-        need_file(file, "a plan file", "docs/plan-file.md shows one")
+    if (file or beside) and (sections is not None or window is not None):
+        raise usage_error("a plan has its own tasks: leave --sections and --window out")
     wanted: dict[str, Any] = {"hosts": hosts, "n_min": n_min, "t": t, "scheme": scheme}
     wanted |= {"epsilon": _decimal(epsilon, "epsilon"), "delta": _decimal(delta, "delta")}
 
@@ -106,9 +109,17 @@ def plan(
         reported(ExitCode.REFUSED, ParameterError),
     ):
         if sections is None and window is None:
-            planned = plan_from(_changed(read_content(file or DEFAULT_PATH), wanted))
-            shapes = catalogue_shapes(planned, Catalogue.load())
-            emit(plan_report(planned, shapes, accountant), json, text=text)
+            found = [
+                plan_report(planned, catalogue_shapes(planned, Catalogue.load()), accountant)
+                for name in (file or DEFAULT_PATH.stem, beside)
+                if name is not None
+                for planned in [plan_from(_changed(read_content(plan_path(name)), wanted))]
+            ]
+            if beside is None:
+                emit(found[0], json, text=text)
+            else:
+                width = min(terminal_columns(), _WIDEST)
+                emit({"plans": found}, json, text=beside_text(found[0], found[1], width))
             return
         cohort = _changed({"hosts": 12_500}, wanted)
         planned = equal_sections(cohort, window or 60, sections or 10)
@@ -194,14 +205,12 @@ def size(
         int | None, typer.Option(min=1, max=1024, help="Without it as the plan has it.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--plan", help="A plan in TOML; the shipped one without it.")
+        str | None, typer.Option("--plan", help="A plan: a file, or a shipped one; default.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    if file is not None:
-        need_file(file, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError, KeyError):
-        plan: Plan = plan_from(read_content(file or DEFAULT_PATH))
+        plan: Plan = plan_from(read_content(plan_path(file or DEFAULT_PATH.stem)))
         shapes = catalogue_shapes(plan, Catalogue.load())
     if plan.scheme != "masked":
         raise usage_error(f"expected a plan of scheme masked, got {plan.scheme}: it has no Helper")

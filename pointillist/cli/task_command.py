@@ -10,7 +10,7 @@ import typer
 
 from aggregator.enrolment import tasks
 from aggregator.protocol.directory import Directory, PinnedParties
-from pointillist.plan_file import PlanFileError, default_plan, load_plan
+from pointillist.plan_file import DEFAULT_PATH, PlanFileError, load_plan, plan_path
 from privacy.calibrate import WEEK_S
 from privacy.errors import ParameterError
 from privacy.signing import SigningKey
@@ -64,8 +64,8 @@ def build(
         str, typer.Option("--helper", help="The Helper's identity key, hex; none in scheme local.")
     ] = "",
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="A plan file; the shipped plan without it.")
-    ] = None,
+        str, typer.Option("--plan", help="A plan file, or a shipped plan's name.")
+    ] = DEFAULT_PATH.stem,
     version: Annotated[int, typer.Option(help="Rises with every change.", min=1)] = 1,
     start: Annotated[
         int | None,
@@ -84,10 +84,8 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
-    if plan is not None:
-        need_file(plan, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
-        planned = default_plan() if plan is None else load_plan(plan)
+        planned = load_plan(plan_path(plan))
         there = {task.series: task for task in planned.tasks}
         if series not in there:
             raise usage_error(f"the plan has no task {series!r}; there are {', '.join(there)}")

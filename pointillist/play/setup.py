@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pointillist.plan_file import load_plan
+from pointillist.plan_file import load_plan, plan_path
 from privacy.plan import Plan
 from simulator.engine.journals import Plays, load_journals
 from simulator.scenario import Scenario, ScenarioError, load, path_of
 
-PLANS: Final = Path(__file__).parents[1] / "plans"
 SCENARIO_FILE: Final = "scenario.toml"
 PLAN_FILE: Final = "plan.toml"
 RUN_FILE: Final = "run.json"
@@ -105,17 +104,3 @@ class Setup:
             return None
         each = self.changes.journal_hosts or JOURNAL_HOSTS
         return Plays(load_journals(Path(self.changes.journals)), each, self.scenario.seed)
-
-
-def plan_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in PLANS.glob("*.toml")))
-
-
-def plan_path(plan: str, beside: Path | None = None) -> Path:
-    """Give a shipped plan's file, or a path's. Raises ScenarioError."""
-    if plan in plan_names():
-        return PLANS / f"{plan}.toml"
-    for base in (Path(), beside):
-        if base is not None and (base / plan).is_file():
-            return base / plan
-    raise ScenarioError(f"plan: expected a file or one of {', '.join(plan_names())}, got {plan!r}")

@@ -22,8 +22,7 @@ from aggregator.statistics.correction import Detector
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.journal import encode
 from pointillist.cli import main
-from pointillist.plan_file import default_plan
-from pointillist.play.setup import PLANS
+from pointillist.plan_file import DEFAULT_PATH, default_plan
 from privacy.plan import Plan
 from simulator.engine.interface import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
@@ -247,7 +246,7 @@ def test_simulate_lets_hosts_live_journals_and_causes_shows_them(
     tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "weeks.toml").write_text(SCENARIO)
-    shipped = (PLANS / "default.toml").read_text()
+    shipped = DEFAULT_PATH.read_text()
     (tmp_path / "plan.toml").write_text(shipped[: shipped.index("[[task]]")] + PLAN)
     journals, out = tmp_path / "journals", tmp_path / "run"
     journals.mkdir()

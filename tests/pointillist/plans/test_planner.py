@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.plan_file import default_plan, equal_sections
+from pointillist.plan_file import default_plan, equal_sections, load_plan, plan_names, plan_path
 from pointillist.plan_report import (
     DRAW_CPU_S,
     PlanReport,
@@ -16,6 +16,7 @@ from pointillist.plan_report import (
     plan_report,
     report_cpu_s,
 )
+from pointillist.plan_text import beside_text
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
 from privacy.errors import ParameterError
 from privacy.plan import (
@@ -140,10 +141,37 @@ def test_published_rates_name_the_catalogues_first_faults() -> None:
     assert total == pytest.approx(331, abs=1)
 
 
-def test_default_plan_spends_the_whole_budget_and_no_more() -> None:
-    plan = default_plan()
-    plan.check()
+@pytest.mark.parametrize("name", plan_names())
+def test_shipped_plan_spends_no_more_than_its_budget(name: str) -> None:
+    plan = load_plan(plan_path(name))
+    assert plan.name == name
     assert sum(task.weight_millionths for task in plan.tasks) == 10**6
+    week = plan_report(plan, catalogue_shapes(plan, Catalogue.load()), True).accountant_epsilon
+    assert week is not None
+    assert 1.99 < week <= 2
+
+
+def test_weekly_applications_free_budget_for_the_minute_and_say_what_is_lost() -> None:
+    before, after = (
+        plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
+        for plan in map(load_plan, map(plan_path, ("default", "weekly_applications")))
+    )
+    for name, section in cells(before).items():
+        other = cells(after)[name]
+        if section.window_s == 60:
+            assert section.sigma_released / other.sigma_released == pytest.approx(1.373, abs=2e-3)
+        else:
+            assert other.sigma_hosts == pytest.approx(section.sigma_hosts, rel=2e-3)
+    seen = {row.section: row for row in after.crowding}["applications_seen"]
+    assert seen.m < seen.least_m == 44
+    assert seen.bias_hosts > 5_000
+    assert after.weekly_indicator_hosts == before.weekly_indicator_hosts
+    text = beside_text(after, before, 100)
+    assert re.search(r"kernel_mix +8.04 % a minute +5.85 % a minute +1.37 times", text)
+    assert re.search(r"applications_seen +64.3 hosts a day +64.3 hosts a week .* 14 / 5,641", text)
+    hourly = load_plan(plan_path("operator_500"))
+    hours = plan_report(hourly, catalogue_shapes(hourly, Catalogue.load()))
+    assert re.search(r"kernel_duration .* a minute +-\n", beside_text(hours, before, 100))
 
 
 def test_layers_that_may_not_know_each_other_agree_on_an_epochs_length() -> None:
