@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import fsum, sqrt
+from math import sqrt
 from typing import Final
 
 from pointillist.plan_file import shipped_counts
 from privacy.accountant import SectionNoise, gate
 from privacy.calibrate import MILLION
 from privacy.indicator_bias import SectionCrowding, crowding
-from privacy.noise_table import TableSampler
 from privacy.plan import (
     ExpectedRow,
     Plan,
@@ -241,11 +240,4 @@ def _accountant(plan: Plan, tasks: Iterable[TaskFigures], shapes: Shapes) -> flo
         for task in tasks
         for section in task.sections
     ]
-    epsilon = plan.epsilon_millionths / MILLION
-    cut = fsum(
-        TableSampler.cut_delta(
-            noise.sigma_1024, plan.hosts * noise.windows * noise.coordinates, epsilon
-        )
-        for noise in noises
-    )
-    return gate(noises, plan.epsilon_millionths, plan.delta_1e12, cut)
+    return gate(noises, plan.epsilon_millionths, plan.delta_1e12)

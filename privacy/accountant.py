@@ -11,6 +11,7 @@ from typing import Final
 
 from .calibrate import MILLION, SIGMA_UNIT
 from .errors import ParameterError
+from .noise_table import table_cut
 
 GATE_MARGIN: Final = 0.001
 """A plan of epsilon 2 passes at 2.001: room for the slack and for the accountant's own rounding."""
@@ -42,6 +43,12 @@ class SectionNoise:
         """Epsilon to add, because a sum of discrete Gaussians is only nearly one."""
         gap = sum_gap(self.sigma_1024, self.honest_hosts)
         return gap * self.coordinates * self.windows
+
+    @property
+    def cut(self) -> float:
+        """How far tables, whose tails are cut, are from exact draws of the hosts that count."""
+        draws = self.honest_hosts * self.coordinates * self.windows
+        return draws * table_cut(self.sigma_1024)
 
 
 def sum_gap(sigma_1024: int, hosts: int) -> float:
@@ -77,18 +84,15 @@ def gate(
     sections: Sequence[SectionNoise],
     epsilon_millionths: int,
     delta_1e12: int,
-    cut_delta: float = 0.0,
 ) -> float:
     """Return the epsilon of everything a host reports in a week, or refuse it.
 
     sections    of all tasks of the host
-    cut_delta   what the samplers' cut tails take from delta, see `TableSampler.cut_delta`
-    Raises      ParameterError when it exceeds the plan's epsilon by more than 0.001, or the cut
-                tails leave nothing of delta
+    Raises      ParameterError when it exceeds the plan's epsilon by more than 0.001
     """
-    delta = delta_1e12 / 10**12 - cut_delta
-    if not 0 <= cut_delta < delta:
-        raise ParameterError("tails cut by the sampler", f"less than half of {delta}", cut_delta)
+    cut = fsum(section.cut for section in sections)
+    # Two distributions so far from the exact ones cost (1 + e^epsilon) times that.
+    delta = max(0.0, delta_1e12 / 10**12 - cut * (1 + exp(epsilon_millionths / MILLION)))
     compositions = [(section.noise_multiplier, section.windows) for section in sections]
     epsilon = epsilon_of(compositions, delta)
     epsilon += fsum(section.slack for section in sections)

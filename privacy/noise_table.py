@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 from math import isqrt
@@ -44,8 +43,6 @@ class NoiseTable:
     high: NDArray[np.uint64] = field(repr=False)
     low: NDArray[np.uint64] = field(repr=False)
     guide: NDArray[np.int32] = field(repr=False)
-    cut: Fraction
-    """Bound on the total-variation distance to the exact discrete Gaussian, tail and rounding."""
 
     def threshold(self, index: int) -> int:
         return int(self.high[index]) << 64 | int(self.low[index])
@@ -88,17 +85,6 @@ class TableSampler:
     def _draw(self, sigma_1024: int, count: int) -> NDArray[np.int64]:
         return noise_table(sigma_1024).draw(count, self._random_bytes)
 
-    @staticmethod
-    def cut_delta(sigma_1024: int, draws: int, epsilon: float) -> float:
-        """Bound what the tables add to delta when a release carries `draws` of their values.
-
-        A joint distance of draws * cut costs at most (1 + e^epsilon) times that.
-        """
-        import mpmath
-
-        cut = noise_table(sigma_1024).cut
-        return float(draws * cut) * (1.0 + float(mpmath.exp(epsilon)))
-
 
 @lru_cache(maxsize=64)  # a host meets as many sigmas as sections
 def noise_table(sigma_1024: int) -> NoiseTable:
@@ -123,18 +109,28 @@ def noise_table(sigma_1024: int) -> NoiseTable:
     high = np.array([value >> 64 for value in thresholds], dtype=np.uint64)
     low = np.array([value % _WORD for value in thresholds], dtype=np.uint64)
     offset = 1 - len(weights)
-    # Rounded thresholds are each off by at most 2^-129, probabilities by 2^-128; the tail beyond
-    # the table holds less than 2^-128 on each side, and cutting it moves as much mass again.
-    cut = Fraction(2 * len(places) + 4, 1 << _BITS)
-    return NoiseTable(offset, high, low, _guide(high, offset), cut)
+    return NoiseTable(offset, high, low, _guide(high, offset))
+
+
+def table_cut(sigma_1024: int) -> float:
+    """Bound the total-variation distance of one draw to the exact discrete Gaussian.
+
+    Rounded thresholds are each off by at most 2^-129, probabilities by 2^-128; the tail beyond
+    the table holds less than 2^-128 on each side, and cutting it moves as much mass again.
+    """
+    return (2 * (2 * _reach(sigma_1024) + 1) + 4) / (1 << _BITS)
+
+
+def _reach(sigma_1024: int) -> int:
+    """The least integer past 13.4 sigma, where the remaining tail is below 2^-128."""
+    return isqrt(180 * sigma_1024**2 // SIGMA_UNIT**2) + 2
 
 
 def half_weights(sigma_1024: int) -> list[int]:
     """Return the weights of 0, 1, .. K in fixed point: 2^320 exp(-x^2 / (2 sigma^2)).
 
-    K is the least integer past 13.4 sigma, where the remaining tail is below 2^-128.
-    w(x+1) = w(x) r(x) and r(x+1) = r(x) g with g = exp(-1/sigma^2): mpmath gives the two factors,
-    integers the rest; the error stays below 2 K^2 2^-320.
+    K is `_reach`. w(x+1) = w(x) r(x) and r(x+1) = r(x) g with g = exp(-1/sigma^2): mpmath gives
+    the two factors, integers the rest; the error stays below 2 K^2 2^-320.
     """
     import mpmath  # a tenth of a second to load: only tables need it
 
@@ -143,9 +139,8 @@ def half_weights(sigma_1024: int) -> list[int]:
         square = mpmath.mpf(sigma_1024) ** 2 / SIGMA_UNIT**2
         ratio = int(mpmath.floor(mpmath.exp(-1 / (2 * square)) * one))
         growth = int(mpmath.floor(mpmath.exp(-1 / square) * one))
-    last = isqrt(180 * sigma_1024**2 // SIGMA_UNIT**2) + 2
     weights, weight = [one], one
-    for _ in range(last):
+    for _ in range(_reach(sigma_1024)):
         weight = weight * ratio >> _WORK_BITS
         ratio = ratio * growth >> _WORK_BITS
         weights.append(weight)

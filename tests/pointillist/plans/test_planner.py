@@ -269,12 +269,12 @@ def test_gate_refuses_a_week_that_costs_more() -> None:
 
 
 def test_gate_charges_cut_tails_to_delta() -> None:
-    plan = equal_sections(COHORT, 60, 10)
-    honest = [SectionNoise(64**2, figures(plan).sigma_local_1024, 10_081, 60, 8_750)] * 10
-    assert gate(honest, 2 * 10**6, 1000, 1e-13) > gate(honest, 2 * 10**6, 1000)
-    for cut in (5e-10, 1e-9, -1e-12):
-        with pytest.raises(ParameterError, match="tails"):
-            gate(honest, 2 * 10**6, 1000, cut)
+    def cost(coordinates: int) -> float:
+        return gate([SectionNoise(1_000, 1 << 20, 10, coordinates, 9)], 2 * 10**6, 1000)
+
+    assert cost(4) < cost(4 * 10**21)
+    with pytest.raises(ParameterError, match="epsilon of a week"):
+        cost(10**23)
 
 
 def test_gap_of_a_sum_at_two_steps() -> None:
