@@ -84,7 +84,7 @@ def open_epoch(
     keys: SealingKeys,
     roster_ver: int,
     ledger_ctr: int,
-    now_s: int,
+    begins_s: int,
     random_bytes: Callable[[int], bytes],
 ) -> tuple[HostEpoch, bytes]:
     """Draw the keys of one epoch, seal them, and give the state and the signed epoch's bytes."""
@@ -94,8 +94,8 @@ def open_epoch(
     header = EpochHeader(
         host.host_id,
         EpochId(secrets[:16]),
-        now_s,
-        now_s + EPOCH_LIFE_S,
+        begins_s,
+        begins_s + EPOCH_LIFE_S,
         keys.helper.key_id if keys.helper else NO_KEY,
         keys.leader.key_id,
         roster_ver,
@@ -138,14 +138,24 @@ class EpochBook:
             or not -CLOCK_BACK_S <= now_s - epoch.header.not_before < EPOCH_PERIOD_S
         ]
 
-    def may_open(self, host: int, now_s: int) -> bool:
-        """Hold a host to 12 epochs an hour; those of a clock ahead count in their hour."""
-        self.opened[host] = [t for t in self.opened[host] if t > now_s - 3600]
-        return sum(t < now_s + 3600 for t in self.opened[host]) < EPOCHS_PER_HOUR
+    def begins_s(self, parties: PartyKeys, host: int, now_s: int) -> int:
+        """Give when an epoch that is opened now begins: whole periods after the one before.
 
-    def count(self, host: int, now_s: int) -> int:
+        The log shows it in clear, and how late a busy host's step came must not move it.
+        """
+        before = self.epoch(parties, host)
+        if before is None or now_s < before.header.not_before:
+            return now_s
+        return now_s - (now_s - before.header.not_before) % EPOCH_PERIOD_S
+
+    def may_open(self, host: int, begins_s: int) -> bool:
+        """Hold a host to 12 epochs an hour; those of a clock ahead count in their hour."""
+        self.opened[host] = [t for t in self.opened[host] if t > begins_s - 3600]
+        return sum(t < begins_s + 3600 for t in self.opened[host]) < EPOCHS_PER_HOUR
+
+    def count(self, host: int, begins_s: int) -> int:
         self.counters[host] += 1
-        self.opened[host].append(now_s)
+        self.opened[host].append(begins_s)
         return self.counters[host]
 
     def take_back(
@@ -158,8 +168,8 @@ class EpochBook:
             epoch.erase()
             if self.counters[host] == epoch.header.ledger_ctr:
                 self.counters[host] -= 1
-            if now_s in self.opened[host]:
-                self.opened[host].remove(now_s)
+            if epoch.header.not_before in self.opened[host]:
+                self.opened[host].remove(epoch.header.not_before)
 
     def install(self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]]) -> None:
         """Put durable epochs in force, and erase those before them."""

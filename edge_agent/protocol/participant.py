@@ -182,7 +182,8 @@ class Participant:
         if roster is None:
             return [Refuse(Withheld.NO_ROSTER, len(due), "no roster in force")]
         rostered = [host for host in due if roster.plans.get(self._hosts[host].host_id)]
-        may = [host for host in rostered if self._epochs.may_open(host, now_s)]
+        begins = {host: self._epochs.begins_s(parties, host, now_s) for host in rostered}
+        may = [host for host in rostered if self._epochs.may_open(host, begins[host])]
         effects: list[Effect] = []
         if len(may) < len(rostered):
             late = len(rostered) - len(may)
@@ -192,13 +193,13 @@ class Participant:
         pending, openings = _Pending(parties, now_s), []
         records = []
         for host in may:
-            ctr = self._epochs.count(host, now_s)
+            ctr = self._epochs.count(host, begins[host])
             identity = self._hosts[host]
             epoch, sealed = open_epoch(
-                identity, keys, roster.version, ctr, now_s, self._random_bytes
+                identity, keys, roster.version, ctr, begins[host], self._random_bytes
             )
             pending.epochs.append((host, epoch))
-            openings.append(EpochOpening(identity.host_id, ctr, now_s))
+            openings.append(EpochOpening(identity.host_id, ctr, begins[host]))
             key = epoch_key(identity.host_id, epoch.header.epoch_id)
             expires_s = epoch.header.not_after + self._tasks.longest_retention(parties)
             records.append(
