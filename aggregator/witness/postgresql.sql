@@ -1,4 +1,5 @@
--- The witness of Pointillist Helpers. Run it once as the database's owner:
+-- The witness of Pointillist Helpers, in a server that nobody on the Leader's side runs. Run this
+-- once as the database's owner:
 --   pointillist witness schema | psql --dbname pointillist
 -- Each Helper connects as a role that may read and append, and can change nothing that was appended:
 --   CREATE ROLE pointillist_helper LOGIN PASSWORD '...' CONNECTION LIMIT 4;

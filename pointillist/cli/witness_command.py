@@ -32,7 +32,9 @@ def run(config: ConfigOption) -> None:
     """Take the links of Helpers and sign where their chains stand, until a signal.
 
     Run it on another machine than the Helper's, one whose backups are not put back with the
-    Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
+    Helper's, and nobody on the Leader's side may: a witness that forgets lets a restored Helper
+    answer twice. It learns how many answers a Helper gave and when, and hashes; no host and no
+    number.
     """
     settings = _load(config)
     log_to_stderr()
