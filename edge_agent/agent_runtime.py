@@ -21,6 +21,7 @@ from .host_diagnosis import NAME as DIAGNOSIS
 from .host_diagnosis import Diagnosed, HostDiagnosis
 from .ledger.ledger import Ledger
 from .ledger.ledger_records import no_fault
+from .ledger.machine_lock import MachineLock
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.effects import AgentTally, Effects
@@ -102,9 +103,11 @@ class AgentRuntime:
         clock: Clock | None = None,
         name: str = "agent",
         log_name: str = "",
+        machine: MachineLock | None = None,
         fault_point: Callable[[str], None] = no_fault,
     ) -> None:
         self._ledger = ledger
+        self._machine = machine
         self._windows = windows
         self._rounds = Rounds(sources)
         self._diagnosis: HostDiagnosis | None = None
@@ -117,6 +120,7 @@ class AgentRuntime:
         self._effects = Effects(
             participant, ledger, self._outbox, windows,
             clock=self._clock, log=self._log, fault_point=fault_point, log_name=log_name,
+            machine=machine,
         )  # fmt: skip
         self._timers = _Timers()
         self._stopping = False
@@ -282,6 +286,8 @@ class AgentRuntime:
         except TransportUnavailable:
             self._log.warning("transport away at stop", spooled=self._ledger.spool_records)
         self._ledger.close()
+        if self._machine is not None:
+            self._machine.close()
         self._log.info("stopped", published=self.tally.published, spooled=len(self._outbox))
 
     # What comes in ------------------------------------------------------------------------------

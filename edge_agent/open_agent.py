@@ -40,6 +40,7 @@ from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
 from .ledger.ledger_db import read_view
 from .ledger.ledger_records import LedgerMissing, LedgerNone, LedgerView, no_fault
+from .ledger.machine_lock import MachineLock
 from .protocol.epochs import Host
 from .protocol.participant import Participant
 from .protocol.task_check import Gate, ParticipantRules
@@ -224,6 +225,7 @@ def open_agent(
         clock=clock,
         name=f"agent-{host.host_id.hex()}",
         log_name=config.transport.settings.place,
+        machine=None if domain == DEMO_DOMAIN else MachineLock(config.host.state_dir),
         fault_point=fault_point,
     )
     return runtime, absent

@@ -19,6 +19,7 @@ from edge_agent.ledger.ledger_records import (
     WindowSpent,
 )
 from edge_agent.ledger.left_reports import Fate, Gone, left_report
+from edge_agent.ledger.machine_lock import MachineLock
 from edge_agent.protocol import protocol_events as events
 from edge_agent.protocol.participant import Participant
 from edge_agent.windows.window_accumulator import Windows
@@ -71,8 +72,11 @@ class Effects:
         log: FilteringBoundLogger,
         fault_point: Callable[[str], None],
         log_name: str = "",
+        machine: MachineLock | None = None,
     ) -> None:
-        """`log_name`: the log that records go to, as its owner knows it."""
+        """`log_name`: the log that records go to, as its owner knows it.
+        machine     taken with the first task; None: what is spent is no machine's budget
+        """
         self._participant = participant
         self._ledger = ledger
         self._outbox = outbox
@@ -81,6 +85,7 @@ class Effects:
         self._log = log
         self._fault_point = fault_point
         self._log_name = log_name
+        self._machine = machine
         self._owed: deque[Callable[[], None]] = deque()
         self.tally = AgentTally()
         self.down = False
@@ -229,6 +234,8 @@ class Effects:
         return True
 
     def _accept(self, effect: events.TaskAccepted) -> None:
+        if self._machine is not None:
+            self._machine.take()
         signed = {effect.known.task_id: effect.signed}
         self._note(lambda: self._ledger.remember_series([effect.known], signed))
         now_s = self._clock.unix_ms() // 1000
