@@ -168,6 +168,11 @@ def test_new_version_goes_on_with_the_old_ones_files(trees: Mapping[str, Tree], 
     assert is_everybody(release(trees, fleet, 1, "new", "new", store=True))
     second = ask(trees, fleet, 0, "new", "new", store=False, state="other", without=0)
     assert second == {"released": [], "suppressed": ["answered_otherwise"]}
+    # And back again: an earlier version goes on with the ledgers that this one wrote.
+    back = old("agents", folder=fleet, hosts=NEW_HALF, window=2)
+    assert back["sealed"] == len(NEW_HALF)
+    again = new("agents", folder=fleet, hosts=NEW_HALF, window=2)
+    assert again == {"sealed": 0, "refused": ["window_spent"]}
     read = new("read", folder=fleet)
     assert read["windows"] == 2
     assert read["cells"] > 0
