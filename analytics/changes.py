@@ -38,8 +38,7 @@ CHANGE_MEANINGS: Final[Meanings] = {
     "told": (pa.bool_(), "whether it is told to have changed"),
     "seen_after_s": (
         pa.float64(),
-        "about how long such a step takes to be told of the last minutes, by what the later period "
-        "released, seconds",
+        "about how long such a step takes to be told of the last minutes by these errors, seconds",
     ),
     "suppressed": (pa.bool_(), "whether there is no number in one of the periods"),
     "coverage_before": (pa.float64(), "released part of the period before"),
@@ -60,7 +59,7 @@ alone gets as far twice in a million cells."""
 OF_SHARE: Final = "share"  # unit of a change of shares: 0.01 is one percentage point
 
 
-def changes(before: pd.DataFrame, after: pd.DataFrame, errors: float = 0.0) -> pd.DataFrame:
+def changes(before: pd.DataFrame, after: pd.DataFrame, *, errors: float = 0.0) -> pd.DataFrame:
     """Compare two periods cell by cell.
 
     before, after   frames of cells of one period each, columns as `sql.CELL_MEANINGS`

@@ -132,7 +132,7 @@ class FleetReleases(Closing):
     ) -> pd.DataFrame:
         """Return the last 60 minutes of a section, renewed with each window that ends.
 
-        minutes     how many, of windows that are shorter
+        minutes     how many, of windows that are no longer
         since, until    the minutes to each moment in (since, until]; without `since` the newest
         by, ...     as `mix`
         Returns     as `mix`: `windows` counts those that were released, `coverage` is their part
@@ -216,25 +216,16 @@ class FleetReleases(Closing):
                     expected not to have changed
         Raises      NothingReleased where there is no period to compare; ValueError
         """
-        if minutes is not None:
-            return self._last_change(by, minutes, at, chosen)
-        length, after = period_of(period), self._period(by, period, at, chosen)
-        before = after - length.length if against is None else length.start(moment(against))
-        return changes(*(self._of_period(by, period, when, chosen) for when in (before, after)))
-
-    def _last_change(
-        self, by: str, minutes: int, at: Moment | None, chosen: Mapping[str, Any]
-    ) -> pd.DataFrame:
-        """Compare the last minutes of each series with those before, which share no window."""
-        after = self.recent(by, minutes, until=at, **chosen)
-        found = [
-            changes(
-                self.recent(by, BEFORE * minutes, until=start, **chosen | {"series": name}),
-                own,
-                MINUTE_ERRORS,
-            )
-            for (name, start), own in after.groupby(["series", "period_start"])
-        ]
+        if minutes is None:
+            length, after = period_of(period), self._period(by, period, at, chosen)
+            before = after - length.length if against is None else length.start(moment(against))
+            return changes(*(self._of_period(by, period, at, chosen) for at in (before, after)))
+        found = []
+        last = self.recent(by, minutes, until=at, **chosen)
+        for (name, _), own in last.groupby(["series", "period_start"]):
+            until = own["period_start"].iloc[0].to_pydatetime()  # no window is of both
+            earlier = self.recent(by, BEFORE * minutes, until=until, **{**chosen, "series": name})
+            found.append(changes(earlier, own, errors=MINUTE_ERRORS))
         if not found:
             raise NothingReleased(f"{by}: {_NONE.format('window')} of such minutes")
         return pd.concat(found, ignore_index=True)

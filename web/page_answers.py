@@ -275,8 +275,7 @@ class PageAnswers:
         """Give what can be read now; None where the store is not readable."""
         if not standing.readable:
             return None
-        fleet, folder = self.watch.fleet(), self.watch.folder
-        return StoreReading(fleet, folder, series, standing, self._frames.get)
+        return StoreReading(self.watch.fleet(), series, standing, self._frames.get)
 
     def _html(
         self,

@@ -8,22 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from aggregator.releases.releases import read_releases
-from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.ratios import normal_quantile
 from analytics import FleetReleases, NothingReleased, RollupPeriod
-from analytics.changes import changes
+from analytics.changes import BEFORE, changes
 from analytics.costs import costs, fleet_gpus
-from analytics.fleet_releases import BY, MODELLED
+from analytics.recent_hours import MINUTES
 from analytics.rollup_files import ALWAYS, utc
-from analytics.sql import BY_LAUNCHES, LAUNCHES
-from wire.catalogue import LEFT_OUT
 
 from .store_watch import StoreStanding
 
@@ -67,10 +62,7 @@ class PageState(BaseModel):
     cohort: Annotated[
         Annotated[int, Field(ge=0, lt=2**31)] | None,
         BeforeValidator(_absent),
-        Field(
-            description="cohort of the series; all together without it, and of single windows and "
-            "root causes the first"
-        ),
+        Field(description="cohort of the series; all together, of root causes the first"),
     ] = None
 
     def written(self) -> dict[str, str]:
@@ -84,7 +76,7 @@ class SpanPeriods:
     """What a span of time is made of.
 
     whole    the period that is shown as one number, and compared with the one before
-    part     the periods that a line goes through; None: the windows themselves
+    part     the periods that a line goes through; None: the last hour at each of its minutes
     back     how far back a line goes
     column   the periods that a drawing has a column for each of, and how many
     """
@@ -95,8 +87,9 @@ class SpanPeriods:
     column: tuple[RollupPeriod, int]
 
 
+_RECENT: Final = timedelta(hours=2)
 SPAN_PERIODS: Final = {
-    "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2), (RollupPeriod.HOUR, 12)),
+    "hour": SpanPeriods(RollupPeriod.HOUR, None, _RECENT, (RollupPeriod.HOUR, 12)),
     "day": SpanPeriods(
         RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2), (RollupPeriod.HOUR, 24)
     ),
@@ -127,32 +120,6 @@ def without_null(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return rows
 
 
-def as_cells(windows: pd.DataFrame, *, by_model: bool) -> pd.DataFrame:
-    """Give released windows the columns of roll-ups. Raises RowsUnfit."""
-    windows = without_null(windows, "cell", "window_s")
-    found = windows[windows["cell"] != LEFT_OUT]
-    parts = {cell: cell.split("/") for cell in found["cell"].unique()}
-    measures = {cell: split[-2] if len(split) > 1 else "" for cell, split in parts.items()}
-    named = {
-        "name": {
-            cell: split[-1] + (BY_LAUNCHES if measures[cell] == LAUNCHES else "")
-            for cell, split in parts.items()
-        },
-        "measure": measures,
-        "model": {cell: split[0] if by_model else "" for cell, split in parts.items()},
-    }
-    return found.assign(
-        **{column: found["cell"].map(of) for column, of in named.items()},
-        told=found["q_value"] <= FALSE_DISCOVERY_RATE,
-        hosts=found["n_hosts"],
-        coverage=1.0,
-        windows=1,
-        reason=None,
-        period_start=found["window_start"],
-        period_s=found["window_s"],
-    )
-
-
 def of_one_cohort(rows: pd.DataFrame) -> pd.DataFrame:
     """Take the rows of the first cohort: those of several would stand beside each other as one."""
     return rows if rows.empty else rows[rows["cohort"] == rows["cohort"].min()]
@@ -171,6 +138,8 @@ def with_shares(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 EVERY_MODEL: Final = ""
+_NUMBER: Final = ("value", "standard_error", "low", "high", "coverage")
+_MOMENT: Final = ("series", "cohort", "cell", "moment")
 _YEAR: Final = timedelta(days=364)
 _MOST_COLUMNS: Final = 24
 _COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
@@ -208,7 +177,6 @@ class StoreReading:
     """
 
     fleet: FleetReleases
-    folder: Path
     series: frozenset[str] | None
     standing: StoreStanding
     frames: Callable[[Key, Make], pd.DataFrame]
@@ -234,7 +202,16 @@ class StoreReading:
         return self.frames((self.standing.generation, *key), make)
 
     def summary(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
-        """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`."""
+        """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`.
+
+        Of a span of an hour those of the last 60 minutes, with the newest minute beside them.
+        """
+        if self.periods(state).part is None:
+            recent = self._recent(Cells(by, model), state)
+            known = recent[~recent["suppressed"]]
+            if not known.empty:
+                newest: pd.DataFrame = known[known["moment"] == known["moment"].max()]
+                return newest
         whole = self.periods(state).whole
         start = whole.start(self.until(state))
         found = pd.DataFrame()
@@ -252,14 +229,13 @@ class StoreReading:
         periods, until = self.periods(state), self.until(state)
         since, cells = until - periods.back, Cells(by, model, frozenset(names))
         if periods.part is None:
-            rows = self._windows(cells, since, until)
-            return with_shares(of_one_cohort(self.visible(rows, state)))
+            return self._recent(cells, state)
         return with_shares(self._first_seen(cells, (periods.part, since, until), state))
 
     def columns(self, by: str, state: PageState) -> pd.DataFrame:
         """Return the cells of the few periods that a drawing has a column for each of.
 
-        Where there is one column alone, those of shorter periods, last of all of single windows.
+        Where there is one column alone, those of shorter periods, last of all the last hours.
         """
         (column, count), until = self.periods(state).column, self.until(state)
         since = column.start(until - timedelta(microseconds=1)) - (count - 1) * column.length
@@ -269,8 +245,7 @@ class StoreReading:
             found = _newest_columns(self._seen(Cells(by), (shorter, since, until), state), found)
             shorter = shorter.shorter
         if _columns(found) == 1:
-            windows = self._windows(Cells(by), since, until)
-            found = _newest_columns(of_one_cohort(self.visible(windows, state)), found)
+            return _newest_columns(self._recent(Cells(by), state), with_shares(found))
         return with_shares(found)
 
     def causes(self, section: str, state: PageState) -> pd.DataFrame:
@@ -296,12 +271,14 @@ class StoreReading:
 
     def change(self, by: str, state: PageState, model: str | None = None) -> pd.DataFrame:
         """Return how the newest whole period differs from the one before, if there are two."""
-        whole = self.periods(state).whole
+        whole, cells = self.periods(state).whole, Cells(by, model)
+        if self.periods(state).part is None:
+            return self._last_change(cells, state)
         start = whole.start(self.until(state)) - whole.length
         before, after = start - whole.length, start + whole.length
         if state.cohort is not None:
             spans: tuple[Periods, ...] = ((whole, before, start), (whole, start, after))
-            return changes(*(self._seen(Cells(by, model), span, state) for span in spans))
+            return changes(*(self._seen(cells, span, state) for span in spans))
         by_model = model is not None
 
         def make() -> pd.DataFrame:
@@ -311,7 +288,24 @@ class StoreReading:
                 return pd.DataFrame()
 
         found = self._of_periods(("change", by, by_model), (whole, before, after), make)
-        return self.visible(Cells(by, model).of(found), state)
+        return self.visible(cells.of(found), state)
+
+    def _last_change(self, cells: Cells, state: PageState) -> pd.DataFrame:
+        until, by_cohort = self.until(state), state.cohort is not None
+        by_model = cells.model is not None
+
+        def make() -> pd.DataFrame:
+            try:
+                return self.fleet.change(
+                    cells.by, minutes=MINUTES, at=until, by_model=by_model, by_cohort=by_cohort
+                )
+            except NothingReleased:
+                return pd.DataFrame()
+
+        back = (1 + BEFORE) * RollupPeriod.HOUR.length
+        span = (RollupPeriod.HOUR, until - back, until)
+        found = self._of_periods(("last change", cells.by, by_model, by_cohort), span, make)
+        return self.visible(cells.of(found), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
         """Return how windows ended in each part of the span; long ones by their own length."""
@@ -394,8 +388,11 @@ class StoreReading:
                 by_cohort=by_cohort,
             ),
         )  # fmt: skip
+        return self._with_epsilon(found)
+
+    def _with_epsilon(self, rows: pd.DataFrame) -> pd.DataFrame:
         epsilons = {one.name: one.epsilon for one in self.standing.series}
-        return found.assign(epsilon=found["series"].map(epsilons))
+        return rows.assign(epsilon=rows["series"].map(epsilons))
 
     def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
         since, until = period.first_from(since), period.first_from(until)
@@ -415,15 +412,32 @@ class StoreReading:
             (*key, *cells), span, lambda: cells.of(self._of_periods(key, span, make))
         )
 
-    def _windows(self, cells: Cells, since: datetime, until: datetime) -> pd.DataFrame:
-        """Return single windows, with the columns of roll-ups that pages need."""
-        section = MODELLED[BY[cells.by]] if cells.model else BY.get(cells.by, cells.by)
+    def _recent(self, cells: Cells, state: PageState) -> pd.DataFrame:
+        """Return the last hour at each minute of the span, its newest minute beside it."""
+        hours, minutes = (self._last(cells, length, state) for length in (MINUTES, 1))
+        if hours.empty or minutes.empty:
+            return hours
+        beside = {name: f"minute_{name}" for name in (*_NUMBER, "told", "reason")}
+        named = minutes[[*_MOMENT, *beside]].rename(columns=beside)
+        found = hours.merge(named, how="left", on=list(_MOMENT))
+        return found.assign(minute_told=found["minute_told"].eq(True))
 
-        def make() -> pd.DataFrame:
-            found = read_releases(self.folder, section=section, since=since, until=until)
-            return as_cells(found, by_model=cells.model is not None)
-
-        return self._part_of(cells, ("windows", section), (RollupPeriod.HOUR, since, until), make)
+    def _last(self, cells: Cells, minutes: int, state: PageState) -> pd.DataFrame:
+        until, by_cohort = self.until(state), state.cohort is not None
+        since, by_model = until - _RECENT, cells.model is not None
+        found = self._part_of(
+            cells, ("recent", cells.by, minutes, by_model, by_cohort),
+            (RollupPeriod.HOUR, since - RollupPeriod.HOUR.length, until),
+            lambda: without_null(
+                self.fleet.recent(
+                    cells.by, minutes, since=since, until=until, by_model=by_model,
+                    by_cohort=by_cohort,
+                ), "cell",
+            ),
+        )  # fmt: skip
+        rows = with_shares(self._with_epsilon(self.visible(found, state)))
+        length = pd.to_timedelta(rows["period_s"], unit="s")
+        return rows.assign(moment=rows["period_start"] + length)
 
 
 def _newest_columns(cells: pd.DataFrame, otherwise: pd.DataFrame) -> pd.DataFrame:

@@ -21,8 +21,9 @@ def frame(shares: np.ndarray, rng: np.random.Generator, kind: str = "mix") -> pd
             "series": "minute", "cohort": 0, "section": "kernel_mix",
             "cell": [f"gpu_time/{at}" for at in range(len(shares))], "model": "",
             "measure": "gpu_time", "name": [str(at) for at in range(len(shares))], "kind": kind,
-            "unit": "GPU-s", "period_start": pd.Timestamp("2026-01-01"), "period_s": 3600, "coverage": 1.0,
-            "hosts": 100.0, "host_windows": 6_000, "bias_bound": 0.0, "told": found > 3 * ERROR,
+            "unit": "GPU-s", "period_start": pd.Timestamp("2026-01-01"), "period_s": 3600,
+            "coverage": 1.0, "hosts": 100.0, "host_windows": 6_000, "bias_bound": 0.0,
+            "told": found > 3 * ERROR,
         }
     )  # fmt: skip
     low, high = found - Z * ERROR, found + Z * ERROR

@@ -14,14 +14,13 @@ import pytest
 
 import pointillist
 from aggregator.releases.release_files import SimulatedMark, write_mark
-from aggregator.releases.releases import QueryForbidden, read_releases
+from aggregator.releases.releases import QueryForbidden
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
 from analytics.spent_budget import series_task, tasks_in
 from pointillist.cli import main
 from tests.aggregator.releases.release_kit import CATALOGUE
 from tests.analytics.rollup_kit import write_releases
 from tests.analytics.test_rollups import DAY, START, TASK, WEEK, WIDE, release
-from web.store_reading import as_cells
 from wire.rejection import ReportRejected
 
 SERIES = "every-kind"
@@ -98,16 +97,13 @@ def test_every_view_has_the_columns_that_its_schema_names(fleet: FleetReleases) 
         fleet.sql("SELECT * FROM hours, read_csv('/etc/passwd')")
 
 
-def test_name_stands_once_in_each_section_of_a_period(fleet: FleetReleases, folder: Path) -> None:
+def test_name_stands_once_in_each_section_of_a_period(fleet: FleetReleases) -> None:
     week = "section = 'kernel_mix' AND period_start = '1970-01-22'"
     rows = fleet.sql(f"SELECT name, share FROM weeks WHERE {week}").set_index("name")["share"]
     assert len(rows) == 68
     cells = fleet.newest("family").set_index("cell")["share"]
     assert rows["gemm"] == cells["gpu_time/gemm"]
     assert rows["gemm_by_launches"] == cells["launch_share/gemm"]
-    # Pages have the same names where they read single windows.
-    windows = as_cells(read_releases(folder, section="kernel_mix", since=START), by_model=False)
-    assert set(windows["name"]) == set(rows.index)
     for view, start in (("weeks", "period_start"), ("changes", "after_start")):
         twice = "GROUP BY ALL HAVING count(*) > 1"
         keys = f"series, cohort, {start}, section, model, name"
