@@ -23,7 +23,6 @@ from pages.wording import (
     SHARE,
     Number,
     Unit,
-    counted,
     interval_said,
     listed,
     number_said,
@@ -40,6 +39,12 @@ NOISE_ROWS: Final = 3
 NO_WORK: Final = ("idle", "unmeasured")
 FROM: Final = FrameColumn("period_start", "From", "first moment, UTC")
 SHARE_COLUMN: Final = FrameColumn("share", "Share", "share of measured GPU time", SHARE)
+MINUTE_COLUMN: Final = FrameColumn(
+    "minute", "Newest minute", "the same in the newest minute alone, of the last hour", SHARE,
+    "minute_",
+)  # fmt: skip
+STEP: Final = 0.05
+"""Of a change whose time to be told is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class MixViews:
     models: bool = False
 
     def views(self) -> tuple[View, View, View]:
-        columns = (self.name, SHARE_COLUMN)
+        columns = (self.name, SHARE_COLUMN, MINUTE_COLUMN)
         change = FrameColumn("change", "Change", "of the share", POINTS, signed=True)
         rate = FrameColumn("q_value", "q", "false-discovery rate at which it is told", number=True)
         return (
@@ -91,6 +96,8 @@ class MixViews:
         if cells.empty:
             return cells
         cells = cells.assign(value=cells["change"], size=cells["change"].abs())
+        if reading.periods(state).part is None:
+            cells["step_s"] = cells["seen_after_s"] * (cells["change"] / STEP) ** 2
         found: pd.DataFrame = cells.sort_values(["told", "size"], ascending=False).head(ROWS)
         return found
 
@@ -117,6 +124,9 @@ class MixViews:
         idle = list(named(frame[(frame["name"] == "idle") & frame["told"]]))
         rest = noise_said(len(frame) - int(frame["told"].sum()))
         before = f"GPUs are idle {value_said(idle[0][1], SHARE)} of the time. " if idle else ""
+        if "moment" in frame:
+            last = frame.iloc[0]
+            before = f"{windows_said(last)} of the hour to {_said(last['moment'])} UTC. {before}"
         return f"{before}Most GPU time goes to {leading(told, SHARE)}.{rest}"
 
 
@@ -187,13 +197,22 @@ def how(frame: pd.DataFrame) -> str:
     newest = frame.sort_values("period_start").iloc[-1]
     periods = frame["period_start"].nunique()
     which = f", the newest of {periods} periods" if periods > 1 else ""
-    at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
+    at = _said(newest["period_start"])
     promised = f" Epsilon {newest['epsilon']:g} for a host's week." if newest["epsilon"] > 0 else ""
     return (
         f"{series_said(newest)}{which}, {length_said(float(newest['period_s']))} from {at} UTC: "
-        f"{counted(int(newest['windows']), 'window')}, {100 * newest['coverage']:.0f} % of the "
-        f"time, {newest['hosts']:,.0f} hosts in each.{promised}"
+        f"{windows_said(newest)}, {newest['hosts']:,.0f} hosts in each.{promised}"
     )
+
+
+def windows_said(row: pd.Series) -> str:
+    """Say how many windows a row is of, and how many there would be with none suppressed."""
+    windows = int(row["windows"])
+    return f"{windows:,} of {max(round(windows / (row['coverage'] or 1.0)), windows):,} windows"
+
+
+def _said(moment: object) -> str:
+    return moment_said(pd.Timestamp(moment).timestamp())  # type: ignore[arg-type]
 
 
 def series_said(row: pd.Series) -> str:
@@ -204,22 +223,26 @@ def series_said(row: pd.Series) -> str:
 
 def _trend_words(frame: pd.DataFrame) -> str:
     length = length_said(float(frame["period_s"].iloc[0]))
+    each = ", one to each minute, so neighbours share windows" if "moment" in frame else ""
     return (
-        f"Points of {length} with their 95 % intervals. A gap is a time in which every window was "
-        "suppressed."
+        f"Points of {length} with their 95 % intervals{each}. A gap is a time in which every "
+        "window was suppressed."
     )
 
 
 def _change_words(frame: pd.DataFrame) -> str:
     told = frame[frame["told"]]
+    slowest = frame["step_s"].max() if "step_s" in frame else np.nan
+    seen = "" if pd.isna(slowest) else length_said(float(slowest))
+    step = f" A step of 5 points is told after about {seen}." if seen else ""
     if told.empty:
-        return "No change is significant: every difference is within its noise."
+        return f"No change is significant: every difference is within its noise.{step}"
     said = [
         f"{plain(name)} {value_said(number, POINTS, signed=True)}"
         for name, number in named(told.head(3))
     ]
-    before = moment_said(pd.Timestamp(frame["before_start"].iloc[0]).timestamp())
-    return f"Against the period from {before} UTC: {listed(said)}."
+    before = _said(frame["before_start"].iloc[0])
+    return f"Against the period from {before} UTC: {listed(said)}.{step}"
 
 
 def _how_changed(frame: pd.DataFrame) -> str:

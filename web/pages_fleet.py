@@ -10,7 +10,7 @@ from markupsafe import Markup
 from pages.heat_map import HeatTable, heat_map
 from pages.wording import SHARE, counted, plain
 
-from .mix_views import NO_WORK, SHARE_COLUMN, MixViews, how, measured
+from .mix_views import MINUTE_COLUMN, NO_WORK, SHARE_COLUMN, MixViews, how, measured
 from .page_shape import Choice, FrameColumn, Page, View, choices, numbers_of
 from .store_reading import ALL_MODELS, EVERY_MODEL, PageState, StoreReading
 
@@ -61,7 +61,7 @@ PAGE: Final = Page(
         *_MIX.views(),
         View(
             "models", "By GPU model", by_model,
-            (FrameColumn("model", "Model", "GPU model"), _FAMILY, SHARE_COLUMN),
+            (FrameColumn("model", "Model", "GPU model"), _FAMILY, SHARE_COLUMN, MINUTE_COLUMN),
             _model_words, _model_map, how,
         ),
     ),

@@ -204,6 +204,8 @@ def view_panel(page: Page, view: View, state: PageState, reading: StoreReading) 
     shown = frame.head(_MOST_ROWS)
     heads, columns = list[tuple[str, bool]](), list[list[TableCell]]()
     for column in view.columns:
+        if column.unit is not None and f"{column.prefix}value" not in shown:
+            continue  # of another span
         heads.append((column.head, column.number or column.unit is not None))
         columns += _cells(shown, column)
         if column.unit is not None:

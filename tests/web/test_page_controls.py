@@ -110,8 +110,8 @@ def test_note_says_of_which_series_it_is(asked: TestClient) -> None:
     assert ", the newest of " not in note(asked, "fleet/mix")
 
 
-def test_windows_and_causes_without_a_cohort_are_those_of_the_first(asked: TestClient) -> None:
-    for view in ("fleet/trend", "causes/table", "causes/cost"):
+def test_causes_without_a_cohort_are_those_of_the_first(asked: TestClient) -> None:
+    for view in ("causes/table", "causes/cost"):
         found = rows(asked, view, series="mix", span="hour")
         keys = [(row.get("period_start"), row["name"]) for row in found]
         assert found, view
@@ -120,6 +120,30 @@ def test_windows_and_causes_without_a_cohort_are_those_of_the_first(asked: TestC
         assert note(asked, view, series="mix", span="hour", cohort=1).startswith(
             "Series mix, cohort 1"
         )
+
+
+def test_hour_is_the_last_sixty_minutes_beside_their_newest(asked: TestClient) -> None:
+    for cohort, count in (("", 6), (1, 3)):
+        mix = rows(asked, "fleet/mix", series="mix", span="hour", cohort=cohort)
+        trend = rows(asked, "fleet/trend", series="mix", span="hour", cohort=cohort)
+        hours = {(row["period_start"], row["name"]): row for row in trend}
+        assert len(hours) == len(trend)
+        starts = sorted({start for start, _ in hours})
+        assert len(starts) == (4 if cohort == "" else 3)
+        for row in mix:
+            known = hours.get((starts[-1], row["name"]))
+            assert known is None or (known["share"], known["minute"]) == (
+                row["share"],
+                row["minute"],
+            )
+            error = row["share"]["standard_error"] / row["minute"]["standard_error"]
+            assert error == pytest.approx(3**-0.5, rel=0.05)
+        text = asked.get(
+            "/api/v1/pages/fleet/mix", params={"series": "mix", "span": "hour", "cohort": cohort}
+        ).json()
+        assert text["words"].startswith(f"{count} of {count * 20} windows of the hour to ")
+    assert "Newest minute" in asked.get("/fleet?span=hour").text
+    assert "Newest minute" not in asked.get("/fleet?span=day").text
 
 
 def test_series_that_is_none_shows_nothing(asked: TestClient) -> None:
@@ -190,8 +214,8 @@ def test_bin_that_is_told_once_widens_no_histogram() -> None:
 
 def test_map_of_a_young_store_has_a_column_for_each_window(asked: TestClient) -> None:
     shown = rows(asked, "kernels/families")
-    assert len({row["period_start"] for row in shown}) == 3
-    assert "60 s from" in note(asked, "kernels/families")
+    assert len({row["period_start"] for row in shown}) == 4  # the first window was suppressed
+    assert "60 min from" in note(asked, "kernels/families")
     one_day = rows(asked, "kernels/families", span="day")
     assert {row["period_start"] for row in one_day} == {row["period_start"] for row in shown}
 
