@@ -43,9 +43,10 @@ The views are [bold]releases[/bold], every released cell of every window,
 [bold]latest[/bold], the newest window of every series, with what is not significant left empty,
 [bold]windows[/bold], how every window ended: released, or suppressed and why,
 [bold]causes[/bold], the root-cause tables of `pointillist causes`; and what is made of them:
-[bold]hours[/bold], [bold]days[/bold], [bold]weeks[/bold], [bold]eight_weeks[/bold], roll-ups with
-their own errors, [bold]outcomes[/bold], windows and refused reports by period and reason,
-[bold]changes[/bold], the newest whole week against the one before, and
+[bold]recent[/bold], the last hour of every series, renewed with each window, [bold]hours[/bold],
+[bold]days[/bold], [bold]weeks[/bold], [bold]eight_weeks[/bold], roll-ups with their own errors,
+[bold]outcomes[/bold], windows and refused reports by period and reason, [bold]changes[/bold], the
+newest whole week against the one before, and
 [bold]costs[/bold], causes as hosts, GPU hours lost and money.
 [bold]quantiles('weeks', 0.5)[/bold] are those of every histogram of a roll-up.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
@@ -53,7 +54,7 @@ nothing else, and change nothing.
 """
 
 _EXAMPLES = examples("""
-pointillist query "SELECT section, cell, share FROM latest ORDER BY share DESC LIMIT 20"
+pointillist query "SELECT section, name, share, windows FROM recent WHERE told"
 pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_time/gemm'" --csv
 pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GROUP BY 1" --json
 pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
@@ -68,7 +69,7 @@ be. An average over windows is a test of its own (docs/statistics.md).""")
 
 _OWN_TABLE: Final = re.compile(r'\nDid you mean "(?:pg|sqlite|duckdb)_\w*"\?')
 _VIEWS: Final = (
-    "views: releases, released, latest, windows, causes, hours, days, weeks, eight_weeks, "
+    "views: releases, released, latest, windows, causes, recent, hours, days, weeks, eight_weeks, "
     "outcomes, changes, costs, quantiles('weeks', 0.5)"
 )
 _NO_FOLDER = "run `pointillist demo` first, or name it with --store"

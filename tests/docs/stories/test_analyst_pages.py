@@ -54,8 +54,8 @@ def test_released_numbers_are_asked_for(machine: PageMachine, store: str) -> Non
         ),
         machine.type("query SELECT cell, share FROM latest WHERE section = 'kernel_mix' --json"),
         machine.type(
-            "query SELECT section, cell, share, share_low, share_high FROM latest WHERE share IS "
-            "NOT NULL ORDER BY share DESC"
+            "query SELECT section, cell, share, share_low, share_high, windows FROM recent WHERE "
+            "told ORDER BY share DESC"
         ),
         machine.type(
             "query SELECT window_start, cause, hosts, low, high, trend FROM causes WHERE q_value "
