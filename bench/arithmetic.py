@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
-from math import sqrt
+from math import exp, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +47,8 @@ RIGHT, MISTAKEN = 0.9, 0.05
 """Of the incidents of a cause: told rightly, and taken for one other cause."""
 HONEST: Final = (4_375, 1_000, 100, 10)
 """Hosts of a batch whose noise one party does not know, of h = 8,750 that the plan counts on."""
+SECOND_LARGEST: Final = 0.3
+"""Of the roster, beside an operator at the cap."""
 RUNS: Final = (10, 50, 200, 1_000)
 STRUCK: Final = (100, 1_000, 3_000)
 MOVED: Final = 100
@@ -158,6 +160,15 @@ def _of_plan(report: PlanReport) -> Iterable[Figure]:
     yield Figure("sigma_factor_at_cap", report.sigma_factor_at_cap, "times the noise")
     for name, epsilon in report.group_epsilon.items():
         yield Figure(f"group_epsilon_{_key(name)}", epsilon, "epsilon")
+    for name, epsilon in report.coalition_epsilon.items():
+        yield Figure(f"coalition_epsilon_{name}", epsilon, "epsilon")
+    # The noise of a plan whose t is at the cap suffices for the hosts outside the largest operator.
+    outside = report.n_min - report.operator_cap_hosts
+    left = outside - SECOND_LARGEST * report.hosts
+    largest = epsilon_of_mu(report.mu * sqrt(outside / left), report.delta)
+    yield Figure("coalition_epsilon_two_largest_at_cap", largest, "epsilon")
+    sure = 100 * exp(report.epsilon) / (1 + exp(report.epsilon))
+    yield Figure("certainty_week_percent", sure, "percent, from 50")
     for name, epsilon in report.collusion_epsilon.items():
         yield Figure(f"collusion_epsilon_default_{_key(name)}", epsilon, "epsilon")
     for task in report.tasks:

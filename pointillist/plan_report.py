@@ -18,6 +18,7 @@ from privacy.plan import (
     PlannedTask,
     SectionFigures,
     SectionShape,
+    coalition_epsilons,
     collusion_epsilons,
     expected_rows,
     group_epsilons,
@@ -82,6 +83,7 @@ class PlanReport:
     """A plan's figures.
 
     sigma_factor_at_cap  what the noise grows by when t covers an operator at the cap
+    coalition_epsilon    for one host-week, if the Leader pools with several operators of t hosts
     collusion_epsilon    for one host, if both aggregators pool what they have
     group_epsilon        for several hosts or weeks of one person, at the same noise
     accountant_epsilon   dp-accounting's figure for a week, where it was asked for
@@ -104,6 +106,7 @@ class PlanReport:
     costs: HostCosts
     weekly_indicator_hosts: float
     visible: tuple[VisibleRows, ...]
+    coalition_epsilon: dict[str, float]
     collusion_epsilon: dict[str, float]
     group_epsilon: dict[str, float]
     accountant_epsilon: float | None
@@ -150,6 +153,7 @@ def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanRep
         costs=_costs(plan, tasks),
         weekly_indicator_hosts=weekly_error,
         visible=tuple(_visible(plan, tasks, weekly_error)),
+        coalition_epsilon=coalition_epsilons(plan),
         collusion_epsilon=collusion_epsilons(plan),
         group_epsilon=group_epsilons(plan),
         accountant_epsilon=_accountant(plan, tasks, shapes) if accountant else None,

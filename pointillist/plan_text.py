@@ -229,6 +229,10 @@ def _epsilon(value: float) -> str:
 def _protection(report: PlanReport) -> Iterator[str]:
     yield "The same noise gives, for more than one host-week, epsilon"
     yield "  " + "; ".join(f"{_GROUPS[k]} {v:.3g}" for k, v in report.group_epsilon.items())
+    if report.coalition_epsilon:
+        two, *three = report.coalition_epsilon.values()
+        more = f", with three {three[0]:.3g}" if three else ""
+        yield f"If the Leader pools with two operators of t hosts, epsilon is {two:.3g}{more}."
     if report.collusion_epsilon:
         each = report.collusion_epsilon
         week, hour, window = (_epsilon(each[name]) for name in ("week", "hour", "window"))

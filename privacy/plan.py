@@ -288,6 +288,18 @@ def group_epsilons(plan: Plan) -> dict[str, float]:
     return {name: _epsilon(plan, factor) for name, factor in factors.items()}
 
 
+def coalition_epsilons(plan: Plan) -> dict[str, float]:
+    """Return what the plan's epsilon becomes where the Leader pools with several operators.
+
+    t covers one operator. Of n_min hosts two or three of t hosts each leave fewer whose noise is
+    not known; without an entry where they leave none, or where one operator has all hosts.
+    """
+    if plan.scheme == "local" or not plan.min_operators:
+        return {}
+    left = {f"operators_{count}": plan.n_min - count * plan.t for count in (2, 3)}
+    return {name: _epsilon(plan, sqrt(plan.h / hosts)) for name, hosts in left.items() if hosts > 0}
+
+
 def collusion_epsilons(plan: Plan) -> dict[str, float]:
     """Return what remains for one host if both aggregators pool what they have.
 

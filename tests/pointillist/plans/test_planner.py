@@ -26,6 +26,7 @@ from privacy.plan import (
     PlannedSection,
     SectionFigures,
     SectionShape,
+    coalition_epsilons,
     collusion_epsilons,
     epsilon_of_mu,
     epsilon_of_share,
@@ -218,6 +219,15 @@ def test_collusion_leaves_no_meaningful_protection() -> None:
     assert collusion_epsilons(replace(plan, scheme="local")) == {}
 
 
+def test_t_covers_one_operator_and_several_weaken_the_promise() -> None:
+    plan = default_plan()
+    got = coalition_epsilons(plan)
+    assert got == pytest.approx({"operators_2": 2.17, "operators_3": 2.39}, abs=5e-3)
+    assert coalition_epsilons(replace(plan, t=5_000)) == {}  # two of 5,000 leave none of 10,000
+    assert coalition_epsilons(replace(plan, min_operators=0)) == {}
+    assert coalition_epsilons(replace(plan, scheme="local")) == {}
+
+
 def test_long_windows_count_whole_when_aggregators_collude() -> None:
     """A report of eight weeks contains this hour: half of that section's weight is in it."""
     got = collusion_epsilons(default_plan())
@@ -312,6 +322,8 @@ def test_pages_quote_the_numbers_that_are_computed() -> None:
     assert f"instead of zeros | {groups['replace']:.2f} |" in threats
     assert f"**{alone['week']:.0f} a week, {alone['hour']:.0f} an hour" in threats
     assert f"is at {collusion_epsilons(default_plan())['hour']:.0f}" in threats
+    pooled = coalition_epsilons(default_plan())
+    assert f"{pooled['operators_2']:.2f}, of three {pooled['operators_3']:.2f}" in threats
     mixes = _as_read(docs / "privacy.md")
     plan = default_plan()
     report = plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
