@@ -34,6 +34,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "packages": "bench.operate:packages",
     },
     "readers": {
+        "liar": "bench.readers_liar",
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "scale": {

@@ -40,6 +40,7 @@ from .held_windows import (
     resume_window,
 )
 from .leader_events import HelperAnswer, LeaderEffect, StoreRelease, StoreSuppressed
+from .left_out import LeftOut
 
 PERIODS_S: Final = (3600, 86_400, 604_800)
 
@@ -160,6 +161,7 @@ class Chains:
         directory: Directory,
         signing_key: SigningKey,
         sum_rules: SumRules,
+        left_out: LeftOut,
         rejected: Counter[str],
         sum_of: Callable[[ClosedBatch, NDArray[np.bool_]], Sum | None],
         stopwatch: Stopwatch,
@@ -167,12 +169,13 @@ class Chains:
         """Start empty.
 
         sum_rules   what is never released
+        left_out    who moves what is released by being left out
         rejected    the Leader's own counter, by reason
         sum_of      gives the sum of a batch's accepted hosts; None until it is there
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self._sum_rules, self._rejected, self._sum_of = sum_rules, rejected, sum_of
-        self._period_sums = PeriodSums(sum_rules)
+        self._period_sums, self._left_out = PeriodSums(sum_rules), left_out
         self.closed: dict[BatchKey, ClosedBatch] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
@@ -304,13 +307,23 @@ class Chains:
                 vector, cleared = unmask(total, answer.share), dict(answer.cleared)
                 self._lap("unmask")
             released = released_window(closed, accepted, vector, cleared, now_s)
-            rules = self._sum_rules.of(released.task, released.n, released.capacity)
-            rules.check(released.vector)
-            self._period_sums.add(released)
+            self._check(closed, released)
         except ReportRejected as refusal:
             return self._settle(closed, refusal.reason, now_s, str(refusal), share)
         share_hash = _NO_SHARE if answer is None else answer.share.hash()
         return self._release(closed, released, share_hash, share or b"")
+
+    def _check(self, closed: ClosedBatch, released: ReleasedWindow) -> None:
+        """Hold a sum to what hosts can have. Raises ReportRejected (impossible_sum)."""
+        task, left_out = released.task, closed.window.left_out
+        try:
+            rules = self._sum_rules.of(task, released.n, released.capacity)
+            rules.check(released.vector)
+        except ReportRejected:
+            self._left_out.suppressed(closed.chain, task, closed.key.window, left_out)
+            raise
+        self._left_out.released(closed.chain, released, left_out)
+        self._period_sums.add(released)
 
     def _release(
         self, closed: ClosedBatch, released: ReleasedWindow, share_hash: bytes, share: bytes

@@ -84,6 +84,7 @@ class OpenWindow:
     first_seen  where the log must be read again from while this window is not settled
     expected    host_id -> report_id, once closed: only what the batch names is still admitted,
                 which after a restart is all of it and otherwise nothing
+    left_out    hosts that reported, and are not in the batch by chance
     excess      operator -> reports of its hosts beyond the first of each
     reserved_bytes  reserved for the vectors that may come
     refused     whole, for want of room: nothing of it is taken any more
@@ -99,6 +100,7 @@ class OpenWindow:
     first_seen: dict[TopicPartition, int] = field(default_factory=dict)
     rejections: dict[str, int] = field(default_factory=dict)
     expected: Mapping[bytes, bytes] | None = None
+    left_out: frozenset[bytes] = frozenset()
     excess: dict[str, int] = field(default_factory=dict)
     reserved_bytes: int = 0
     refused: bool = False
@@ -162,6 +164,12 @@ class OpenWindow:
         self.hosts[host] = b""
         self.places[host] = (partition, 0)
         self.entries[host] = entry
+
+    def leave_out(self, hosts: frozenset[bytes]) -> None:
+        """Take hosts out for good, before the batch is made; their rows are in no sum."""
+        self.left_out = hosts
+        for host in hosts:
+            del self.hosts[host], self.places[host], self.entries[host]
 
     def unname(self) -> int:
         gone = self.n

@@ -36,6 +36,7 @@ from .chains import Chains
 from .held_windows import ClosedBatch, OpenWindow
 from .intake import Intake, ReportReader
 from .leader_events import LeaderEffect
+from .left_out import LeftOut
 from .window_closing import CloseRule, LogWatch, Schedule, begin_until_s
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
@@ -57,6 +58,7 @@ class Leader:
         raw_epoch: Callable[[bytes], bytes | None] | None = None,
         sum_rules: SumRules | None = None,
         quotas: Quotas | None = None,
+        leave_out: float = 0.0,
         reader: Callable[[Leader], ReportReader] | None = None,
         stopwatch: Stopwatch = interfaces.no_stopwatch,
     ) -> None:
@@ -66,6 +68,7 @@ class Leader:
         resumed     a Leader has run before on the durable state
         raw_epoch   host_id || epoch_id -> an epoch from the durable state
         sum_rules   what is never released; None: by the tasks alone
+        leave_out   share of a window's hosts that chance leaves out
         """
         self.directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self.watch = LogWatch(resumed=resumed)
@@ -83,7 +86,10 @@ class Leader:
         self.admitted = 0
         self.reader = ReportReader(self.intake) if reader is None else reader(self)
         rules, sum_of = sum_rules or SumRules(), self.reader.sum_of
-        self.chains = Chains(directory, signing_key, rules, self.rejected, sum_of, stopwatch)
+        self.left_out = LeftOut(leave_out)
+        self.chains = Chains(
+            directory, signing_key, rules, self.left_out, self.rejected, sum_of, stopwatch
+        )
 
     @property
     def released(self) -> int:
@@ -278,6 +284,8 @@ class Leader:
             overloaded = refusal.reason is Reason.N_MIN and window.lost_to_overload
             reason = Reason.OVERLOAD if overloaded else refusal.reason
             return self.chains.suppress(key, window.n, reason, now_s)
+        reported = frozenset(window.hosts)
+        window.leave_out(self.left_out.draw(known.task, reported))
         entries = window.batch_entries()
         batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
         message = batch.unsigned()
@@ -286,7 +294,7 @@ class Leader:
         window.expected = {}
         closed = ClosedBatch(key, known, roster, batch, signed, window, now_s)
         self.chains.queue(closed)
-        self.chains.chain(closed.chain).last_hosts = (key.window, frozenset(window.hosts))
+        self.chains.chain(closed.chain).last_hosts = (key.window, reported)
         return [events.StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
 
     def _forget(self, now_s: float) -> None:

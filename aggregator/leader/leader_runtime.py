@@ -131,6 +131,7 @@ class LeaderRuntime:
             raw_epoch=self._state.raw_epoch,
             sum_rules=SumRules(Catalogue.load(config.catalogue)),
             quotas=config.quotas,
+            leave_out=config.leave_out,
             reader=reader,
         )
         self._reader = self._leader.reader
@@ -147,6 +148,7 @@ class LeaderRuntime:
         self._calls = HelperCalls(helper, clock)
         self._notifier = notifier or Notifier()
         self._troubles = health.Troubles(self._log)
+        self._told_named: set[bytes] = set()
         self._last_windows: dict[str, dict[str, Any]] = {}
         """Series -> what is told of its newest window that ended since the start."""
         self.health = health.Health("leader", (*MEASURES, *self._reader.measures))
@@ -272,7 +274,19 @@ class LeaderRuntime:
         self._offsets.update(offsets)
 
     def _note_settled(self, effect: Settled) -> None:
-        """One line for each window without a release: how many hosts of how many, never which."""
+        """One line for each window without a release: how many hosts of how many, never which.
+
+        One for each host that falsifies numbers, too, which is named.
+        """
+        for host_id in self._leader.left_out.named.keys() - self._told_named:
+            shift = self._leader.left_out.named[host_id]
+            self._told_named.add(host_id)
+            told = (
+                f"shifts {shift.section} by {shift.percent:.1f} %"
+                if shift.section
+                else "stops sums"
+            )
+            self._log.warning("host named", host_id=host_id.hex(), detail=told)
         if isinstance(effect, events.StoreRelease):
             self._note_last(effect, effect.released.task, "released", effect.released.n)
             return

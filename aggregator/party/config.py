@@ -181,11 +181,13 @@ class LeaderFiles(PartyFiles):
 
     signed_dir  *.task and *.roster under both signatures; read again when one is added
     helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
+    leave_out   share of the hosts of a window up to an hour that chance leaves out of its sum
     """
 
     user: str = "pointillist-leader"
     signed_dir: Path
     helper_pk: bytes = b""
+    leave_out: float = limited(0.0, low=0.0, high=0.1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
