@@ -126,6 +126,7 @@ class TrustSection(Pins):
     trial: bool = False
 
     def __post_init__(self) -> None:
+        Pins.__post_init__(self)
         for name in ("leaders", "helpers", "allow_local", "operators"):
             for key in getattr(self, name):
                 if len(key) != 32:

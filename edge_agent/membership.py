@@ -189,7 +189,8 @@ def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | Non
     try:
         envelope = Signed.decode(unwrap(value, _MAX_BYTES[ENTRIES])[1], labels.ENTRY_ANSWER)
         message = envelope.unsigned()
-        leader = any(verify(pk, message, envelope.sig_leader) for pk in pins.leaders)
+        leader_pk = request.voucher.leader_pk  # which the answer names, by the request's hash
+        leader = leader_pk in pins.leaders and verify(leader_pk, message, envelope.sig_leader)
         helper = any(verify(pk, message, envelope.sig_helper) for pk in pins.helpers)
         if not (leader and helper):
             return None

@@ -19,7 +19,7 @@ from privacy.signing import SigningKey
 from transport.files.private_files import JoinToken
 from wire.fields import hardware_id, host_id, voucher_id
 from wire.join import JoinRequest
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import FleetName, PlanMembership, Roster, RosterEntry
 from wire.task import Task
 
 from .fleet.hosts import HostInventory
@@ -75,6 +75,7 @@ def roster_of(
     hosts: Iterable[tuple[bytes, int, Gpus]],
     plan: tuple[PlanMembership, ...],
     valid_from_s: int = 0,
+    fleet: FleetName | None = None,
 ) -> Roster:
     """Write hosts, (public key, operator's number, GPUs), that nobody vouches for into one plan."""
     entries = [
@@ -90,7 +91,7 @@ def roster_of(
         for number, (key, operator, gpus) in enumerate(hosts)
     ]
     entries.sort(key=lambda entry: entry.host_id)
-    return Roster(1, valid_from_s, (plan,), tuple(entries))
+    return Roster(1, valid_from_s, (plan,), tuple(entries), fleet)
 
 
 def hosts_ledger(folder: Path, hosts: Sequence[Host], now_s: int, limits: SpoolLimits) -> Ledger:

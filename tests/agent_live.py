@@ -157,7 +157,13 @@ def announce(made: Surroundings, tasks: Sequence[Task], roster_version: int = 1)
             KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, key.encode()
         )
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
-    made.publish(ROSTERS, roster_key(), Kind.ROSTER, world.roster(weights, version=roster_version))
+    crowd = max((t.n_min for t in tasks), default=0)
+    made.publish(
+        ROSTERS,
+        roster_key(),
+        Kind.ROSTER,
+        world.roster(weights, version=roster_version, crowd=crowd),
+    )
     for task in tasks:
         made.publish(TASKS, task_key(task.series), Kind.TASK, world.sign_task(task))
 

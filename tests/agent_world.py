@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +56,7 @@ from wire.envelope import Kind, Signed, unwrap
 from wire.epoch import Epoch, KeyAnnouncement
 from wire.fields import NO_SIGNATURE, Scheme, TaskId, host_id, task_id, voucher_id
 from wire.report import Report
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import FleetName, PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
 from wire.topics import EPOCHS
 
@@ -138,6 +139,7 @@ class World:
     leader: Party = field(default_factory=Party)
     helper: Party = field(default_factory=Party)
     key: Callable[[int], SigningKey] = lambda _number: SigningKey.generate()
+    fleet: str = field(default_factory=lambda: f"fleet-{secrets.token_hex(4)}")
 
     def __post_init__(self) -> None:
         self.signing_keys = [self.key(number) for number in range(self.hosts)]
@@ -204,21 +206,20 @@ class World:
         effective_from: int = 0,
         cohort: int = 7,
         local: bool = False,
+        crowd: int = 800,
     ) -> bytes:
+        """Sign a roster of the world's hosts, and of others up to `crowd`."""
         plan = tuple(PlanMembership(name, cohort, w) for name, w in weights.items())
+        own = [key.public_bytes for key in self.signing_keys]
+        others = [number.to_bytes(32) for number in range(len(own), crowd)]
         entries = tuple(
             RosterEntry(
-                h.host_id,
-                k.public_bytes,
-                f"op{i % 10}",
-                0,
-                ((2, 8),),
-                bytes(h.host_id),
-                voucher_id(k.public_bytes),
+                host_id(pk), pk, f"op{i % 10}", 0, ((2, 8),), bytes(host_id(pk)), voucher_id(pk)
             )
-            for i, (h, k) in enumerate(zip(self.identities, self.signing_keys, strict=True))
+            for i, pk in enumerate((*own, *others))
         )
-        roster = Roster(version, effective_from, (plan,), entries)
+        fleet = FleetName(self.leader.pk, b"" if local else self.helper.pk, self.fleet)
+        roster = Roster(version, effective_from, (plan,), entries, fleet)
         return self.sign(labels.ROSTER, roster.encode_body(), local=local)
 
     def keys(self, now_s: int = T0, life_s: int = 30 * 24 * 3600) -> tuple[KeyAnnouncement, ...]:
@@ -327,7 +328,8 @@ def started(
 ) -> tuple[MemoryRuntime, list[TaskId]]:
     signed = [world.sign_task(task) for task in tasks]
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
-    made, roster = participant or world.participant(), world.roster(weights)
+    crowd = max((t.n_min for t in tasks), default=0)
+    made, roster = participant or world.participant(), world.roster(weights, crowd=crowd)
     runtime = told(made, signed, roster, world.keys(now_s), now_s, ledger)
     return runtime, [task_id(one[:-128]) for one in signed]
 

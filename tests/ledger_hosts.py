@@ -50,7 +50,7 @@ class LedgerHosts:
         )  # fmt: skip
         signed = self._agents.sign_task(self.task)
         self._task_id = TaskId(task_id(signed[:-128]))
-        roster = self._agents.roster({SERIES: WEIGHT}, cohort=0)
+        roster = self._agents.roster({SERIES: WEIGHT}, cohort=0, crowd=count)
         self.world = protocol_kit.world_of(self._agents, self.task, signed, roster)
         self.sealed: list[SealedReport] = []
         self._ledger = new_ledger(folder, self._agents, T0)

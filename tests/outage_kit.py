@@ -141,7 +141,9 @@ class OutageFleet:
         signed = self.folder / "signed"
         signed.mkdir()
         (signed / "minute.task").write_bytes(self.world.sign_task(self.task))
-        (signed / "fleet.roster").write_bytes(self.world.roster({self.task.series: WEIGHT}))
+        (signed / "fleet.roster").write_bytes(
+            self.world.roster({self.task.series: WEIGHT}, crowd=HOSTS)
+        )
         for name, party in (("leader", self.world.leader), ("helper", self.world.helper)):
             (self.folder / f"keys-{name}").mkdir()
             write_signing_key(self.folder / f"keys-{name}" / "identity.key", party.signing)

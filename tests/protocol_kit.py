@@ -57,7 +57,7 @@ from wire.fields import (
     voucher_id,
 )
 from wire.report import Report, ReportHeader
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import FleetName, PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
 
 if TYPE_CHECKING:  # Spark's environment lacks packages of an agent
@@ -200,7 +200,8 @@ def build_world(
         )
         for host in hosts
     )
-    roster = Roster(roster_version, T0 - 7200, plans, entries)
+    fleet = FleetName(leader.public_bytes, helper.public_bytes, "fleet")
+    roster = Roster(roster_version, T0 - 7200, plans, entries, fleet)
     return World(
         leader,
         helper,

@@ -176,7 +176,7 @@ def sent_fleet(folder: Path) -> SentFleet:
     bounds, metrics = Bounds(n_min_at_least=10), MetricsSection(enabled=False)
     made = surroundings(folder, world=world, task=task, bounds=bounds, metrics=metrics)
     weights = {task.series: sum(section.weight_millionths for section in task.sections)}
-    signed = world.sign_task(task), world.roster(weights)
+    signed = world.sign_task(task), world.roster(weights, crowd=HOSTS)
     others = [_other(world, number, *signed) for number in range(1, HOSTS)]
     aggregators = protocol_kit.Fleet(protocol_kit.world_of(world, task, *signed), folder)
     aggregators.clock.now_s = T0 + 1

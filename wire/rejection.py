@@ -22,6 +22,7 @@ class Reason(StrEnum):
     TASK_SUPERSEDED = "task_superseded"
     SCHEME = "scheme"
     ROSTER_SIGNATURE = "roster_signature"
+    ROSTER_FLEET = "roster_fleet"
     ROSTER_VERSION = "roster_version"
     ROSTER_CHANGE = "roster_change"
     ROSTER_BOUND = "roster_bound"

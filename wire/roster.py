@@ -1,9 +1,9 @@
-"""Who takes part: the roster, and the countersigned answer to a request to join it."""
+"""Who takes part in a fleet: the roster, and the countersigned answer to a request to join it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Final, Self
@@ -63,13 +63,28 @@ class RosterEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetName:
+    """Whose roster it is: both parties' identity keys, and a name that tells fleets of the same two
+    apart. helper_pk is empty in scheme `local`.
+    """
+
+    leader_pk: bytes
+    helper_pk: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Roster:
-    """The body of a signed roster: hosts by strictly rising id; effective_from in seconds."""
+    """The body of a signed roster: hosts by strictly rising id; effective_from in seconds.
+
+    fleet       None: signed before rosters named their fleet
+    """
 
     version: int
     effective_from: int
     plans: tuple[Plan, ...]
     entries: tuple[RosterEntry, ...]
+    fleet: FleetName | None = None
 
     def encode_body(self) -> bytes:
         """Return the body's bytes, the entries by rising host_id."""
@@ -79,6 +94,7 @@ class Roster:
             effective_from=self.effective_from,
             plans=[_encode_plan(plan) for plan in self.plans],
             entries=[_encode_entry(entry) for entry in ordered],
+            fleet=None if self.fleet is None else pb.FleetName(**asdict(self.fleet)),
         )
         return message.SerializeToString(deterministic=True)
 
@@ -95,7 +111,25 @@ class Roster:
         if any(a.host_id >= b.host_id for a, b in pairwise(entries)):
             raise ReportRejected(Reason.ORDER, "host_id strictly increasing", "another order")
         _need_distinct(entries)
-        return cls(message.version, message.effective_from, plans, entries)
+        fleet = _decode_fleet(message.fleet) if message.HasField("fleet") else None
+        return cls(message.version, message.effective_from, plans, entries, fleet)
+
+    def require_fleet(self, leader_pk: bytes, helper_pk: bytes, names: Collection[str]) -> None:
+        """Refuse a roster of other parties, or of another fleet.
+
+        names       that the fleet may have; none: any, and a roster that names no fleet
+        Raises      ReportRejected: roster_fleet
+        """
+        if self.fleet is None:
+            got = "one that names none"
+        elif (self.fleet.leader_pk, self.fleet.helper_pk) != (leader_pk, helper_pk):
+            expected = "a roster that names the two parties that signed it, each in its role"
+            raise ReportRejected(Reason.ROSTER_FLEET, expected, "others")
+        else:
+            got = self.fleet.name
+        if names and got not in names:
+            expected = f"a roster of the fleet {' or '.join(sorted(names))}"
+            raise ReportRejected(Reason.ROSTER_FLEET, expected, got)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +167,15 @@ class EntryAnswer:
             _decode_entry(message.entry, 1),
             _decode_plan(message.plan),
         )
+
+
+def _decode_fleet(message: pb.FleetName) -> FleetName:
+    if message.helper_pk:
+        fields.need_bytes(message.helper_pk, 32, "helper_pk")
+    leader_pk = fields.need_bytes(message.leader_pk, 32, "leader_pk")
+    fields.need(leader_pk != message.helper_pk, "two parties", "one key in both roles")
+    name = fields.need_name(message.name, "a fleet's name")
+    return FleetName(leader_pk, message.helper_pk, name)
 
 
 def _encode_plan(plan: Plan) -> pb.Plan:

@@ -18,10 +18,10 @@ from transport.interface import Transport
 from transport.settings.config import build, limited, read_table
 from wire import labels
 from wire.envelope import Kind, Signed, unwrap
-from wire.fields import key_id
+from wire.fields import NAME, key_id
 from wire.join import MAX_JOIN_BYTES, PADDED_BYTES, JoinRequest, SealedJoin
 from wire.rejection import Reason, ReportRejected
-from wire.roster import EntryAnswer, Plan, PlanMembership, Roster
+from wire.roster import EntryAnswer, FleetName, Plan, PlanMembership, Roster
 from wire.topics import JOINS, TOPICS
 
 from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
@@ -39,11 +39,43 @@ class NothingEnrolled(EnrolmentError):
 
 
 @dataclass(frozen=True, slots=True)
+class FleetTable:
+    """The table [fleet] of the plans file: what rosters name beside the Leader's own key.
+
+    helper_pk   identity, 32 B; empty for scheme `local` alone
+    """
+
+    name: str = limited(form=NAME.pattern)
+    helper_pk: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.helper_pk) not in {0, 32}:
+            raise ValueError(f"helper_pk: expected 32 bytes in hex, got {len(self.helper_pk)}")
+
+
+@dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What the Leader's operator decided: plans by name, and whose vouchers are taken."""
+    """What the Leader's operator decided: plans by name, and whose vouchers are taken.
+
+    fleet       None: rosters name it as the one before does
+    """
 
     plans: Mapping[str, Plan]
     operators: OperatorKeys
+    fleet: FleetTable | None = None
+
+    def fleet_name(self, leader_pk: bytes, previous: Roster | None) -> FleetName | None:
+        """Give whose roster comes next: as the plans file says, else as the roster before.
+
+        Raises      EnrolmentError where the two do not name one fleet
+        """
+        before = None if previous is None else previous.fleet
+        if self.fleet is None:
+            return before
+        if before is not None and before.name != self.fleet.name:
+            expected = f"the name of the roster before, {before.name}"
+            raise EnrolmentError(f"fleet.name: expected {expected}, got {self.fleet.name}")
+        return FleetName(leader_pk, self.fleet.helper_pk, self.fleet.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +137,7 @@ class _PlanRow:
 class _EnrolmentFile:
     plans: tuple[_PlanRow, ...] = limited(key="plan", fewest=1)
     operators: tuple[OperatorKey, ...] = limited((), key="operator")
+    fleet: FleetTable | None = None
 
     def __post_init__(self) -> None:
         operator_keys(self.operators)
@@ -115,11 +148,13 @@ def load_enrolment(path: Path) -> Enrolment:
 
     [[plan]] name, series = {NAME = {cohort, weight_millionths}}
     [[operator]] name, key (hex)
+    [fleet] name, helper_pk (hex)
     Raises      EnrolmentError, OSError
     """
     table = read_table(path, error=EnrolmentError)
     file = build(_EnrolmentFile, table, f"{path}: ", error=EnrolmentError)
-    return Enrolment({row.name: row.plan for row in file.plans}, operator_keys(file.operators))
+    plans = {row.name: row.plan for row in file.plans}
+    return Enrolment(plans, operator_keys(file.operators), file.fleet)
 
 
 def check_request(
@@ -179,7 +214,8 @@ def enrol_folder(
         signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
         previous = Roster.decode_body(signed.body)
     start_s = now if at_once else next_start(previous, now)
-    draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove)
+    fleet = enrolment.fleet_name(leader.public_bytes, previous)
+    draft = draft_roster(previous, enrolment.plans, sound, start_s, spent, remove, fleet=fleet)
     refused = sorted([*refused, *draft.refused], key=lambda one: one.source)
     if refused and not draft.enrolled and not remove:
         raise NothingEnrolled(refused)
@@ -191,6 +227,7 @@ def enrol_folder(
     roster, enrolled = draft.roster, draft.enrolled
     summary = {
         "version": roster.version,
+        "fleet": None if roster.fleet is None else roster.fleet.name,
         "effective_from": roster.effective_from,
         "hosts": len(roster.entries),
         "enrolled": len(enrolled),

@@ -16,7 +16,7 @@ from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE, HardwareId, HostId, host_id
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
-from wire.roster import Plan, Roster, RosterEntry
+from wire.roster import FleetName, Plan, Roster, RosterEntry
 
 from .tasks import roster_counts, sign_roster
 
@@ -74,6 +74,8 @@ def draft_roster(
     effective_from: int,
     spent: Collection[bytes] = (),
     remove: Collection[bytes] = (),
+    *,
+    fleet: FleetName | None = None,
 ) -> RosterDraft:
     """Add hosts to a roster: each part of a machine with one host, one host per voucher.
 
@@ -82,6 +84,7 @@ def draft_roster(
     requests    source -> request, its signatures and plan checked
     spent       ids of vouchers that enrolled a host before
     remove      ids of hosts that leave: what they ran on may come back under another key
+    fleet       whose roster it is
     Raises      EnrolmentError: a host to remove that is not there
     """
     staying = {} if previous is None else {entry.host_id: entry for entry in previous.entries}
@@ -106,7 +109,7 @@ def draft_roster(
     version = 1 if previous is None else previous.version + 1
     named = tuple(entries[host] for host in sorted(entries))
     return RosterDraft(
-        Roster(version, effective_from, table, named),
+        Roster(version, effective_from, table, named, fleet),
         enrolled,
         [RefusedRequest.of(s, refusal, requests[s]) for s, refusal in sorted(refused.items())],
     )
@@ -194,7 +197,7 @@ def without(
     previous = read_signed_roster(previous_file, leader.public_bytes)
     hosts = _hosts_of(previous, leaving)
     start_s = next_start(previous, int(time.time() if now_s is None else now_s))
-    roster = draft_roster(previous, {}, {}, start_s, remove=hosts).roster
+    roster = draft_roster(previous, {}, {}, start_s, remove=hosts, fleet=previous.fleet).roster
     return sign_roster(roster, leader, None), roster_counts(roster, removed=len(hosts))
 
 

@@ -14,6 +14,7 @@ from aggregator.protocol.directory import (
     PinnedParties,
     VerifiedRoster,
     check_change,
+    check_fleet,
     check_start,
     difference,
 )
@@ -134,6 +135,7 @@ class RosterEvidence:
     first       it is the fleet's first: there is none to compare it with
     accepted_change     how much a person lets it change (`roster_change.accepted_hosts`)
     former_helper_pk    of this party before its identity changed: earlier rosters may be under it
+    fleet       the name that it must have; "": that of those before it
     """
 
     earlier: Sequence[bytes] = ()
@@ -143,6 +145,7 @@ class RosterEvidence:
     first: bool = False
     accepted_change: str | None = None
     former_helper_pk: bytes | None = None
+    fleet: str = ""
 
 
 NO_EVIDENCE: Final = RosterEvidence()
@@ -164,6 +167,9 @@ def review_roster(
     signers = signers_of(parties, evidence.former_helper_pk)
     bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
+    if parties.fleet:
+        roster.require_fleet(parties.leader_pk, parties.helper_pk, {parties.fleet})
+    check_fleet(roster, earlier, parties)
     known = [Task.decode_body(_body(signed, labels.TASK, parties)) for signed in evidence.tasks]
     tasks = _served(roster, known, now_s)
     demo = _is_demos(roster, known, evidence)
@@ -178,6 +184,10 @@ def review_roster(
     if change is not None:
         counts["hosts_changed_in_a_week"] = change.hosts
         counts["percent_changed_in_a_week"] = round(change.percent, 1)
+    known_roster = VerifiedRoster(roster)
+    cohorts = [(t, n, hosts) for t in tasks for n, hosts in known_roster.hosts(t.series).items()]
+    if below := sum(hosts < task.n_min for task, _, hosts in cohorts):
+        counts["cohorts_below_n_min"] = below
     tell(counts)
     requests = split_requests(evidence.vouchers)
     pinned = evidence.operators, parties.leader_pk
@@ -187,10 +197,8 @@ def review_roster(
         check_weekly_change(change, evidence.accepted_change, t)
     if not demo:
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
-    known_roster = VerifiedRoster(roster)
-    for task in tasks:
-        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
-            known_roster.check_fits(task, cohort)
+    for task, cohort, _ in cohorts:
+        known_roster.check_fits(task, cohort)
     return counts
 
 

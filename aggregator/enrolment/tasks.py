@@ -245,7 +245,7 @@ def check_and_countersign(
         if (body.leader_pk, body.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
     elif isinstance(body, Roster):
-        parties = PinnedParties(leader_pk, helper.public_bytes)
+        parties = PinnedParties(leader_pk, helper.public_bytes, evidence.fleet)
         now_s = time.time() if now_s is None else now_s
         said |= review_roster(body, evidence, parties, now_s, tell)
     both = countersign(content, label, helper)
@@ -307,6 +307,7 @@ def roster_counts(roster: Roster, **more: int) -> dict[str, Any]:
     operators = Counter(entry.operator for entry in roster.entries)
     return {
         "version": roster.version,
+        "fleet": None if roster.fleet is None else roster.fleet.name,
         "effective_from": roster.effective_from,
         "hosts": len(roster.entries),
         **more,

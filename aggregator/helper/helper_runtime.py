@@ -233,7 +233,8 @@ class HelperRuntime:
         if after_restore:
             self._chain.after_restore(clock())
         self._compared = config.transport is None
-        parties = PinnedParties(config.leader_pk, self._keys.identity.public_bytes)
+        own_pk = self._keys.identity.public_bytes
+        parties = PinnedParties(config.leader_pk, own_pk, config.fleet)
         self._directory = Directory(parties)
         self._folder = SignedFolder(config.signed_dir)
         self._helper = Helper(

@@ -13,6 +13,7 @@ from aggregator.enrolment.operators import OperatorKey, OperatorKeys, operator_k
 from transport.factory import TransportSettings, TransportTable
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.settings.config import ConfigError, build, limited, read_table
+from wire.fields import NAME
 
 from .channel_address import (
     DEFAULT_MESSAGE_BYTES,
@@ -113,6 +114,7 @@ class StandbySettings:
 
 
 _KEY_BYTES: Final = 32
+NAME_OR_NONE: Final = f"({NAME.pattern})?"
 WITNESS_MESSAGE_BYTES: Final = 4096
 """A question and its answer are a few hundred bytes."""
 WITNESS_TIMEOUT_S: Final = 5.0
@@ -242,12 +244,14 @@ class HelperFiles(PartyFiles):
 
     fence_file  counts answered commits; keep it off whatever backs up state_dir
     leader_pk   the pinned Leader's identity, 32 B
+    fleet       the name that rosters must have; "": that of the first that names its fleet
     """
 
     user: str = "pointillist-helper"
     fence_file: Path
     signed_dir: Path
     leader_pk: bytes
+    fleet: str = limited("", form=NAME_OR_NONE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ longest window before, counted by every part of a machine: a new identity key ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +68,17 @@ def check_change(roster: Roster, earlier: Sequence[Roster], window_s: Mapping[st
             raise ReportRejected(Reason.ROSTER_CHANGE, "weights within the rules", error) from error
 
 
+def check_fleet(roster: Roster, earlier: Iterable[Roster], parties: PinnedParties) -> None:
+    """Refuse a roster of another fleet, or of none after one that named it.
+
+    Raises      ReportRejected: roster_fleet
+    """
+    names = {past.fleet.name for past in earlier if past.fleet is not None}
+    if parties.fleet and (roster.fleet is not None or names):
+        names = {parties.fleet}
+    roster.require_fleet(parties.leader_pk, parties.helper_pk, names)
+
+
 def difference(roster: Roster, before: Roster | None) -> dict[str, int]:
     """Count hosts added, removed and changed, for the person who countersigns."""
     old = {} if before is None else {e.host_id: (e, before.plans[e.plan]) for e in before.entries}
@@ -123,15 +134,26 @@ _NO_TASK_S: Final = 86_400
 """How far back a party looks that knows no task."""
 
 
+class OneKeyTwice(ValueError):
+    """Leader and Helper by one identity key: each would be both, in another's fleet too."""
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedParties:
     """The Ed25519 identity keys, 32 B each, that this party's own configuration names.
 
     helper_pk   empty for a Leader without a Helper (scheme `local`)
+    fleet       the name that rosters must have; "": the first that names its fleet says it
     """
 
     leader_pk: bytes
     helper_pk: bytes
+    fleet: str = ""
+
+    def __post_init__(self) -> None:
+        if self.leader_pk == self.helper_pk:
+            got = f"{self.leader_pk.hex()[:16]}... in both"
+            raise OneKeyTwice(f"expected a key in one role, Leader or Helper, got {got}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +342,7 @@ class Directory:
     def add_roster(self, signed_bytes: bytes) -> VerifiedRoster:
         """Verify and keep a roster; a version is never replaced.
 
-        Raises      ReportRejected: roster_signature, roster_change, field, length
+        Raises      ReportRejected: roster_signature, roster_fleet, roster_change, field, length
         """
         signed = Signed.decode(signed_bytes, labels.ROSTER)
         local = self.parties.helper_pk == b""
@@ -335,13 +357,14 @@ class Directory:
         return known
 
     def _check_roster(self, roster: Roster) -> None:
+        earlier = [r.roster for v, r in self.rosters.items() if v < roster.version]
+        check_fleet(roster, earlier, self.parties)
         others = {version: known.effective_from for version, known in self.rosters.items()}
         tasks = [known.task for known in self.tasks.values()]
         # A fleet's task that is over and dropped still keeps the rules.
         demo = bool(tasks) and self._demos_alone
         check_start(roster.version, roster.effective_from, others, at_once=demo)
         if not demo:
-            earlier = [r.roster for v, r in self.rosters.items() if v < roster.version]
             check_change(roster, earlier, {task.series: task.window_s for task in tasks})
 
     def roster_at(self, window: int) -> VerifiedRoster | None:

@@ -161,7 +161,8 @@ def _roster_content(known: KnownRoster) -> str:
         host.hex(): plan and [[m.series, m.cohort, m.weight_millionths] for m in plan.values()]
         for host, plan in known.plans.items()
     }
-    return json.dumps({"plans": plans, "crowds": [[*k, *v] for k, v in known.crowds.items()]})
+    crowds = [[*k, *v] for k, v in known.crowds.items()]
+    return json.dumps({"plans": plans, "crowds": crowds, "fleet": known.fleet})
 
 
 def _known_roster(leader_pk: bytes, helper_pk: bytes, *row: Any) -> KnownRoster:
@@ -172,7 +173,8 @@ def _known_roster(leader_pk: bytes, helper_pk: bytes, *row: Any) -> KnownRoster:
         for host, plan in found["plans"].items()
     }
     crowds = {(series, cohort): Crowd(*counts) for series, cohort, *counts in found["crowds"]}
-    return KnownRoster(leader_pk, helper_pk, version, effective_from, plans, crowds)
+    fleet = found.get("fleet", "")  # an earlier agent did not say it
+    return KnownRoster(leader_pk, helper_pk, version, effective_from, plans, crowds, fleet)
 
 
 IDENTITY = frozenset({"ledger_id", "generation", "binding", "clock_s", "resume_after_s"})

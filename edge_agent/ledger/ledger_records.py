@@ -72,7 +72,10 @@ class Crowd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownRoster:
-    """What a roster says of these hosts: plans, None of who is not on it; crowds by cohort."""
+    """What a roster says of these hosts: plans, None of who is not on it; crowds by cohort.
+
+    fleet   its name; "" of a roster that names none
+    """
 
     leader_pk: bytes
     helper_pk: bytes
@@ -80,6 +83,7 @@ class KnownRoster:
     effective_from: int
     plans: Mapping[bytes, Mapping[str, PlanMembership] | None]
     crowds: Mapping[tuple[str, int], Crowd]
+    fleet: str = ""
 
 
 LONG_WINDOW_S: Final = 86_400

@@ -13,6 +13,8 @@ from edge_agent.ledger.ledger_db import counted_as
 from edge_agent.ledger.ledger_records import Crowd, KnownSeries, LedgerView
 from privacy.budget import WEEK_S, Entry, may_spend
 from privacy.calibrate import windows_touched
+from wire import labels
+from wire.envelope import Signed
 from wire.fields import Scheme, TaskId
 from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership
@@ -178,16 +180,42 @@ def host_readiness(
 
 
 def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
-    """Say why a roster's cohort breaks what the noise was made for: beyond n_max, t is below 10 %
-    and the modulus unchecked; an operator beyond t knows more noise. `local` counts on no other.
+    """Say why a roster's cohort breaks what the noise was made for: below n_min its hosts add too
+    little together, for nothing; beyond n_max, t is below 10 % and the modulus unchecked; an
+    operator beyond t knows more noise. `local` counts on no other.
     """
     if task.scheme is Scheme.LOCAL:
         return None
+    if crowd.hosts < task.n_min:
+        return Withheld.ROSTER_SMALL
     if crowd.hosts > task.n_max:
         return Withheld.ROSTER_LARGE
     if task.min_operators and crowd.largest_operator > task.t:
         return Withheld.OPERATOR_LARGE
     return None
+
+
+def cohort_faults(ledger: LedgerView, signed: Mapping[bytes, bytes], now_s: int) -> dict[str, str]:
+    """Say of each series of a ledger that its cohort keeps from being sent why.
+
+    signed      the tasks that the ledger keeps, by task_id
+    """
+    current = {known.task_id for known in ledger.series.values()}
+    faults = {}
+    for kept in (content for task_id, content in signed.items() if task_id in current):
+        task = Task.decode_body(Signed.decode(kept, labels.TASK).body)
+        parties = PartyKeys(task.leader_pk, task.helper_pk)
+        known = [r for r in ledger.rosters if (r.leader_pk, r.helper_pk) == parties]
+        in_force = [roster for roster in known if roster.effective_from <= now_s][-1:]
+        plans = [plan for roster in in_force for plan in roster.plans.values() if plan]
+        for membership in (plan[task.series] for plan in plans if task.series in plan):
+            crowd = in_force[-1].crowds[task.series, membership.cohort]
+            if why := crowd_fault(task, crowd):
+                faults[task.series] = (
+                    f"{why.value}: {crowd.hosts:,} hosts on the roster, {crowd.largest_operator:,} "
+                    f"of one operator, for n_min {task.n_min:,}, n_max {task.n_max:,}, t {task.t:,}"
+                )
+    return faults
 
 
 def fits_recovery(task: Task, series: KnownSeries | None) -> bool:

@@ -36,6 +36,7 @@ class Withheld(StrEnum):
     TASK_EXPIRED = "task_expired"
     NOT_ROSTERED = "not_rostered"
     NO_ROSTER = "no_roster"
+    ROSTER_SMALL = "roster_small"
     ROSTER_LARGE = "roster_large"
     OPERATOR_LARGE = "operator_large"
     NO_HPKE_KEY = "no_hpke_key"

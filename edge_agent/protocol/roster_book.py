@@ -61,6 +61,8 @@ class RosterBook:
         kept = self._rosters.setdefault(parties, [])
         if any(known.version == roster.version for known in kept):
             return None
+        bound = {kept[-1].fleet} - {""} if kept else set[str]()
+        roster.require_fleet(*parties, self.pins.fleets or bound)
         if kept and roster.version < kept[-1].version:
             raise ReportRejected(
                 Reason.ROSTER_VERSION, f"version {kept[-1].version} or later", roster.version
@@ -89,7 +91,10 @@ class RosterBook:
         by_series: list[Plans] = [{m.series: m for m in plan} for plan in roster.plans]
         plans: dict[bytes, Plans | None] = dict.fromkeys(self.hosts)
         plans |= {e.host_id: by_series[e.plan] for e in roster.entries if e.host_id in plans}
-        return KnownRoster(*parties, roster.version, roster.effective_from, plans, _crowds(roster))
+        fleet = "" if roster.fleet is None else roster.fleet.name
+        return KnownRoster(
+            *parties, roster.version, roster.effective_from, plans, _crowds(roster), fleet
+        )
 
     def in_force(self, parties: PartyKeys, at_s: int) -> KnownRoster | None:
         views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]

@@ -40,12 +40,20 @@ Gate = Callable[[Sequence[SectionNoise], int, int], float]
 class Pins:
     """Identity keys (Ed25519, 32 B) that this host trusts: Leaders with tasks of scheme `local`,
     and of its own operator, whose "operator" tasks alone are free of the operator rule.
+
+    fleets  names that rosters must have; none: a pair's first that names its fleet binds the host
     """
 
     leaders: frozenset[bytes]
     helpers: frozenset[bytes]
     allow_local: frozenset[bytes] = frozenset()
     operators: frozenset[bytes] = frozenset()
+    fleets: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for key in self.leaders & self.helpers:
+            got = f"{key.hex()[:16]}... in both"
+            raise ValueError(f"helpers: expected a key in one role, leaders or helpers, got {got}")
 
 
 N_MIN_AT_LEAST: Final = 400

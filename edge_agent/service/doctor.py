@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +22,10 @@ from edge_agent.bound_gpus import ListedGpu
 from edge_agent.config import AUTO, AgentConfig, HostSection
 from edge_agent.ledger.ledger_db import read_view
 from edge_agent.ledger.ledger_records import LedgerRefused
+from edge_agent.ledger.left_reports import read_left
 from edge_agent.local.history_tables import HistoryUnavailable, file_bytes, open_readonly
 from edge_agent.open_agent import this_machine
+from edge_agent.protocol.eligibility import cohort_faults
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
 from transport.process.doctor_checks import Check, CheckVerdict, Result, absent, broken, check, ok
 from transport.process.listening import loopback, why_not
@@ -208,6 +211,20 @@ class AgentState:
         except LedgerRefused as error:
             return broken(str(error), _RECOVER)
         return ok(f"{len(view.series)} series known")
+
+    @check("agent", "cohorts")
+    def _cohorts(self) -> Result | None:
+        file = self.config.ledger_file
+        if not file.exists():
+            return None
+        try:
+            faults = cohort_faults(read_view(file), read_left(file).tasks, int(time.time()))
+        except LedgerRefused:
+            return None  # as `ledger` says
+        if not faults:
+            return ok("no series waits for hosts")
+        found = "; ".join(f"{series}: {why}" for series, why in faults.items())
+        return absent(found, "nothing is sent, and nothing spent, until roster and task fit")
 
     @check("agent", "state folder")
     def _state_folder(self) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -31,8 +31,14 @@ from edge_agent.ledger.ledger_records import LedgerNone, LedgerRefused
 from edge_agent.ledger.left_reports import read_left
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.history_tables import HistoryUnavailable
-from edge_agent.local.sent_view import SentReport, put_into, sections_of, sent_reports
+from edge_agent.local.sent_view import (
+    SentReport,
+    put_into,
+    sections_of,
+    sent_reports,
+)
 from edge_agent.open_agent import read_ledger
+from edge_agent.protocol.eligibility import cohort_faults
 from pointillist.installation import public_fingerprint
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
@@ -205,7 +211,8 @@ def sent(
         raise usage_error("a release needs both transcripts: name the other one too")
     agent_file.become_agent(loaded)  # SQLite may make files beside the ledger: they are the agent's
     with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
-        kept = sent_reports(read_ledger(loaded), read_left(loaded.ledger_file))
+        ledger, left = read_ledger(loaded), read_left(loaded.ledger_file)
+    kept = sent_reports(ledger, left)
     found = [r for r in kept if series is None or r.series == series]
     if check is not None:
         _check(loaded, _one(found, check, "--check"), files, json)
@@ -218,7 +225,8 @@ def sent(
         _full(chosen, loaded, files, json)
     else:
         shown = [r for r in found if r.window_end >= since_s]
-        _table(shown, limit, loaded, files, json)
+        waiting = cohort_faults(ledger, left.tasks, now_ns // _NS_PER_S)
+        _table(shown, limit, loaded, files, waiting, json)
 
 
 def _one(found: list[SentReport], text: str, option: str) -> SentReport:
@@ -289,7 +297,12 @@ def _brief(report: SentReport) -> dict[str, Any]:
 
 
 def _table(
-    shown: list[SentReport], limit: int, loaded: AgentConfig, files: Files, json: bool
+    shown: list[SentReport],
+    limit: int,
+    loaded: AgentConfig,
+    files: Files,
+    waiting: Mapping[str, str],
+    json: bool,
 ) -> None:
     newest = shown[-limit:]
     verdicts = verdicts_of(newest, loaded, files)
@@ -298,8 +311,9 @@ def _table(
         for report, verdict in zip(newest, verdicts, strict=True)
     ]
     left_out = len(shown) - len(newest)
-    plain = jsonable({"reports": bodies, "earlier_left_out": left_out})
-    emit(plain, json, reports_text(plain["reports"], left_out, all(files)))
+    plain = jsonable({"reports": bodies, "earlier_left_out": left_out, "withheld": waiting})
+    lines = [f"{series} is not sent: {why}" for series, why in waiting.items()]
+    emit(plain, json, "\n".join([*lines, reports_text(plain["reports"], left_out, all(files))]))
 
 
 def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:

@@ -19,7 +19,6 @@ from aggregator.enrolment.roster_review import (
 )
 from aggregator.enrolment.tasks import MAX_FILE_BYTES, check_and_countersign, label_of
 from aggregator.party.config import HelperConfig
-from aggregator.protocol.directory import PinnedParties
 from aggregator.state.state_file import StorageUnavailable, write_all_durably
 from pointillist.table import terminal_columns
 from privacy.errors import ParameterError
@@ -31,7 +30,7 @@ from wire.fields import NO_SIGNATURE
 from wire.rejection import Reason, ReportRejected
 
 from .output import ExitCode, JsonFlag, emit, examples, need_file, reported, say, usage_error
-from .party import load_helper, load_identity, public_key
+from .party import load_helper, load_identity, pinned_parties, public_key
 
 EPILOG: Final = examples("""
 pointillist helper countersign next.roster --config helper.toml --previous fleet.roster
@@ -121,6 +120,7 @@ def countersign(
             names = ", ".join(str(path) for path in rosters)
             raise usage_error(f"expected one roster at a time, got {names}")
         evidence = NO_EVIDENCE
+        parties = pinned_parties(leader_pk, signing.public_bytes)
         former = None if former_helper is None else public_key(former_helper)
         for path in rosters:
             if settings is None:
@@ -128,7 +128,7 @@ def countersign(
                     f"{path}: a roster is held against the operators that helper.toml pins",
                     "name it: --config helper.toml",
                 )
-            parties, folder = PinnedParties(leader_pk, signing.public_bytes), settings.signed_dir
+            folder = settings.signed_dir
             before = signed_before(folder, found[path], parties, former)
             evidence = replace(
                 _evidence(path, settings, vouchers, accept_change),
@@ -254,4 +254,5 @@ def _evidence(
         vouchers=read_bounded(beside, _MAX_VOUCHERS_BYTES) if beside.exists() else b"",
         operators=settings.operators,
         accepted_change=accept_change,
+        fleet=settings.fleet,
     )

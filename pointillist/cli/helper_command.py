@@ -8,6 +8,7 @@ import typer
 
 from aggregator.helper.helper_state import FencedOut
 from aggregator.helper_process import run_helper
+from aggregator.protocol.directory import OneKeyTwice
 from aggregator.state.state_file import StateUnusable
 from aggregator.witness.chain import NO_WITNESS, RollbackSeen, WitnessUnavailable
 from transport.interface import TransportUnavailable
@@ -68,6 +69,7 @@ def run(
     with (
         reported(ExitCode.REFUSED, FencedOut, hint="another Helper runs on this state"),
         reported(ExitCode.REFUSED, RollbackSeen),
+        reported(ExitCode.USAGE, OneKeyTwice),
         reported(ExitCode.UNAVAILABLE, *unavailable),
     ):
         run_helper(settings, after_restore=after_restore, say=say)

@@ -11,7 +11,7 @@ import typer
 
 from aggregator.party.config import LeaderConfig, load_leader_config
 from aggregator.party.postgresql_settings import schema_sql
-from aggregator.protocol.directory import PinnedParties
+from aggregator.protocol.directory import OneKeyTwice
 from aggregator.spark.driver_process import SparkMissing, SparkRefused
 from aggregator.state.state_file import (
     LeadershipLost,
@@ -49,7 +49,14 @@ from .output import (
     say,
     usage_error,
 )
-from .party import LEADER_EPILOG, leader_doctor, public_key, read_config, show_status
+from .party import (
+    LEADER_EPILOG,
+    leader_doctor,
+    pinned_parties,
+    public_key,
+    read_config,
+    show_status,
+)
 from .roster_command import app as roster_app
 
 _EXAMPLES = examples("""
@@ -96,7 +103,7 @@ def run(
     log_to_stderr()
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, LeadershipLost),
-        reported(ExitCode.USAGE, OtherLeader),
+        reported(ExitCode.USAGE, OtherLeader, OneKeyTwice),
         reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError, SparkMissing, SparkRefused),
     ):
@@ -146,7 +153,7 @@ def verify(
 
     Exit code 1 when something does not hold, or a report is missing from either party.
     """
-    parties = PinnedParties(public_key(leader), public_key(helper))
+    parties = pinned_parties(public_key(leader), public_key(helper))
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
         both = [read_transcript(leader_file), read_transcript(helper_file)]
     for file, party, kept in zip((leader_file, helper_file), (LEADER, HELPER), both, strict=True):

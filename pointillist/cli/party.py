@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 
 from aggregator.party.config import HelperConfig, load_helper_config, load_leader_config
+from aggregator.protocol.directory import OneKeyTwice, PinnedParties
 from pointillist.installation import sample_hint
 from pointillist.table import Column, table_text
 from privacy.signing import SigningKey
@@ -57,6 +58,11 @@ def public_key(text: str) -> bytes:
     if len(value) != 32:
         raise usage_error("an identity key has 32 bytes in hex", "pointillist keys show")
     return value
+
+
+def pinned_parties(leader_pk: bytes, helper_pk: bytes) -> PinnedParties:
+    with reported(ExitCode.USAGE, OneKeyTwice):
+        return PinnedParties(leader_pk, helper_pk)
 
 
 def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from aggregator.enrolment import tasks
-from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.protocol.directory import Directory
 from pointillist.plan_file import DEFAULT_PATH, PlanFileError, load_plan, plan_path
 from privacy.calibrate import WEEK_S
 from privacy.errors import ParameterError
@@ -32,7 +32,7 @@ from .output import (
     reported,
     usage_error,
 )
-from .party import load_identity, public_key
+from .party import load_identity, pinned_parties, public_key
 
 _BUILT = "`pointillist task build` makes one"
 
@@ -159,7 +159,7 @@ def verify(
     file: TaskFile, leader: LeaderKey, helper: HelperKey = "", json: JsonFlag = False
 ) -> None:
     """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
-    parties = PinnedParties(public_key(leader), public_key(helper) if helper else b"")
+    parties = pinned_parties(public_key(leader), public_key(helper) if helper else b"")
     need_file(file, "a task", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         known = Directory(parties).add_task(file.read_bytes(), time.time())

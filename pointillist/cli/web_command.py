@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
-from aggregator.protocol.directory import PinnedParties
 from transport.settings.config import ListenRefused, listen_address
 
 from .output import (
@@ -30,7 +29,7 @@ from .output import (
     started,
     usage_error,
 )
-from .party import public_key
+from .party import pinned_parties, public_key
 from .query import ReleasesFolder, default_folder
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _transcripts(
     if leader_file is None or helper_file is None or leader is None or helper is None:
         named = "--leader-transcript, --helper-transcript, --leader and --helper"
         raise usage_error(f"transcripts: expected {named} together, got some of them")
-    parties = PinnedParties(public_key(leader), public_key(helper))
+    parties = pinned_parties(public_key(leader), public_key(helper))
     return TranscriptFiles(leader_file.resolve(), helper_file.resolve(), parties)
 
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from aggregator.party.config import NAME_OR_NONE
 from pointillist.installation import public_fingerprint
 from transport.settings.config import build, host_port, limited, optional_address, parse_table
 from wire.fields import MAX_HOSTS, NAME
@@ -113,6 +114,7 @@ class PartyCard:
     address       where a Helper is reached, host:port
     brokers       where a Leader's fleet has its log, host:port each
     n_min         fewest hosts of a Leader's releases
+    fleet         the name of a Leader's fleet; "" in cards of before rosters named it
     """
 
     public_key: bytes
@@ -123,6 +125,7 @@ class PartyCard:
     brokers: tuple[str, ...] = limited((), most=_MOST_BROKERS, read=host_port)
     broker_tls: bool = False
     n_min: int = limited(0, low=0, high=MAX_HOSTS)
+    fleet: str = limited("", form=NAME_OR_NONE)
 
     def __post_init__(self) -> None:
         if len(self.public_key) != 32:
@@ -142,6 +145,7 @@ address = {quoted(self.address)}
 brokers = [{brokers}]
 broker_tls = {str(self.broker_tls).lower()}
 n_min = {self.n_min}
+fleet = {quoted(self.fleet)}
 """
 
 
@@ -190,6 +194,8 @@ def _checked(card: PartyCard) -> PartyCard:
             raise ValueError(f"{key}: expected {expected} in the card of a {card.party}, got {got}")
     if leads and card.n_min < _FEWEST_N_MIN:
         raise ValueError(f"n_min: expected at least {_FEWEST_N_MIN}, got {card.n_min}")
+    if card.fleet and not leads:
+        raise ValueError(f"fleet: expected none in the card of a {card.party}, got one")
     if not card.certificate:
         return card
     try:

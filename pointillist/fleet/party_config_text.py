@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -71,14 +72,17 @@ releases_dir = {quoted(home / "releases" / "parquet")}
 def helper_text(
     home: Path,
     leader_pk: bytes,
+    fleet: str,
     listen: ChannelTable,
     peer_group: str | None,
     log: LogPlace | None = None,
 ) -> str:
     """Write helper.toml of a Helper that lives in `home`.
 
+    fleet   the name that rosters must have; "" of a Leader that has none for it yet
     log     where it compares its state with the releases at a start
     """
+    named = f"fleet = {quoted(fleet)}\n" if fleet else ""
     group = f"peer_group = {quoted(peer_group)}\n" if peer_group else ""
     seen = "" if log is None else f"\n{log.text}"
     return f"""# The Helper. Every key: `pointillist sample show helper.toml`.
@@ -89,7 +93,7 @@ state_dir = {quoted(home / "state")}
 fence_file = {quoted(home / "fence" / "fence.json")}
 signed_dir = {quoted(home / "signed")}
 leader_pk = "{leader_pk.hex()}"
-
+{named}
 [listen]
 {channel_text(listen)}{group}{seen}"""
 
@@ -98,21 +102,24 @@ leader_pk = "{leader_pk.hex()}"
 class AgentTerms:
     """Whom a host trusts, and the least cohort it reports into.
 
+    fleet   the name that rosters must have; "" of a Leader that has none for it yet
     trial   takes tasks of a trial alone: the agent serves no real fleet
     """
 
     leader_pk: bytes
     helper_pk: bytes
+    fleet: str
     n_min: int
     trial: bool
 
 
 def trust_text(terms: AgentTerms) -> str:
+    named = f"fleets = [{quoted(terms.fleet)}]\n" if terms.fleet else ""
     trial = "# Takes tasks of a trial, and no others.\ntrial = true\n" if terms.trial else ""
     return f"""[trust]
 leaders = ["{terms.leader_pk.hex()}"]
 helpers = ["{terms.helper_pk.hex()}"]
-{trial}
+{named}{trial}
 [bounds]
 n_min_at_least = {terms.n_min}
 """
@@ -180,13 +187,7 @@ plan = {quoted(plan)}
 domain = "demo"
 
 {log.text}
-[trust]
-leaders = ["{terms.leader_pk.hex()}"]
-helpers = ["{terms.helper_pk.hex()}"]
-
-[bounds]
-n_min_at_least = {terms.n_min}
-"""
+{trust_text(replace(terms, trial=False))}"""
 
 
 def plan_entry_text(plan: str, weights: dict[str, int]) -> str:
@@ -196,6 +197,16 @@ def plan_entry_text(plan: str, weights: dict[str, int]) -> str:
         for name, weight in weights.items()
     )
     return f"[[plan]]\nname = {quoted(plan)}\nseries = {{ {series} }}\n"
+
+
+def new_fleet_name(leader: str) -> str:
+    """Name a fleet after its Leader, as no other is."""
+    return f"{leader[:46]}-{secrets.token_hex(8)}"
+
+
+def fleet_text(fleet: str, helper_pk: bytes) -> str:
+    """Write the table [fleet] of the Leader's plans file."""
+    return f'\n[fleet]\nname = {quoted(fleet)}\nhelper_pk = "{helper_pk.hex()}"\n'
 
 
 def operator_text(name: str, key: bytes) -> str:

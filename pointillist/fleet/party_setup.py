@@ -128,18 +128,18 @@ def _begin_aggregator(home: Path, wishes: PartyWishes, key: SigningKey) -> Party
     party_files.make_folder(home / "signed", party_files.PUBLIC)
     tls = party_files.make_folder(home / "tls", party_files.PUBLIC)
     certificate = make_certificate(tls, wishes.party, [host_name(wishes.address)], user)
-    n_min = 0
+    n_min, fleet = 0, ""
     if wishes.party is FleetParty.LEADER:
         party_files.make_folder(home / "joins", party_files.PUBLIC)
         party_files.write_new(home / "plan.toml", _plan_text(wishes.hosts))
         found = load_plan(home / "plan.toml")
-        n_min = found.n_min
+        n_min, fleet = found.n_min, party_config_text.new_fleet_name(wishes.name)
         weights = {task.series: task.weight_millionths for task in found.tasks}
         party_files.write_new(home / "plans.toml", party_config_text.plan_entry_text(PLAN, weights))
     reached = wishes.address if wishes.party is FleetParty.HELPER else ""
     return PartyCard(
         key.public_bytes, wishes.party, wishes.name, certificate, reached, wishes.brokers,
-        wishes.broker_tls, n_min,
+        wishes.broker_tls, n_min, fleet,
     )  # fmt: skip
 
 
@@ -239,12 +239,16 @@ def _configure(folder: PartyFolder, own: PartyCard) -> bool:
     if party is FleetParty.LEADER:
         channel = _channel(home, party, helper, helper.address)
         text = party_config_text.leader_text(home, helper.public_key, log, channel)
+        plans = (home / "plans.toml").read_text(encoding="utf-8")
+        if own.fleet and "\n[fleet]\n" not in plans:  # an earlier call may have been stopped
+            named = party_config_text.fleet_text(own.fleet, helper.public_key)
+            party_files.replace_text(home / "plans.toml", plans + named)
     elif party is FleetParty.HELPER:
         channel = _channel(home, party, leader, f"0.0.0.0:{own.address.rpartition(':')[2]}")
-        text = party_config_text.helper_text(home, leader.public_key, channel, None)
+        text = party_config_text.helper_text(home, leader.public_key, leader.fleet, channel, None)
     else:  # what every host of the operator runs by; each makes its own key, on the host
         terms = party_config_text.AgentTerms(
-            leader.public_key, helper.public_key, leader.n_min, trial=False
+            leader.public_key, helper.public_key, leader.fleet, leader.n_min, trial=False
         )
         text = party_config_text.agent_text(AGENT_HOME, terms, log, keys=HOST_KEYS)
     party_files.write_new(home / f"{program}.toml", text)

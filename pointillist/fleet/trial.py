@@ -38,8 +38,10 @@ from .party_config_text import (
     LogPlace,
     agent_text,
     export_text,
+    fleet_text,
     helper_text,
     leader_text,
+    new_fleet_name,
     operator_text,
     plan_entry_text,
 )
@@ -148,14 +150,15 @@ def _write_trial(folders: TrialFolders, settings: TrialSettings) -> None:
     ensure_users()
     leader, helper, operator = (SigningKey.generate() for _ in range(3))
     log = LogPlace(folders.log, party_files.log_group())
-    terms = AgentTerms(leader.public_bytes, helper.public_bytes, settings.n_min, trial=True)
-    _write_parties(folders, leader, helper, log)
+    pks, fleet = (leader.public_bytes, helper.public_bytes), new_fleet_name(PLAN)
+    terms = AgentTerms(*pks, fleet, settings.n_min, trial=True)
+    _write_parties(folders, leader, helper, fleet, log)
     _write_plan(folders, settings)
     party_files.make_folder(folders.operator, party_files.PRIVATE)
     write_signing_key(folders.operator / f"{settings.operator}.key", operator)
     _write_host(folders, settings, terms, log)
     _write_simulated(folders, settings, terms, log)
-    _pin_operators(folders, settings, operator, terms.leader_pk)
+    _pin_operators(folders, settings, operator, terms)
     party_files.make_folder(folders.logs, party_files.PUBLIC)
     party_files.write_new(folders.settings, _settings_text(settings))
 
@@ -167,7 +170,11 @@ def read_trial(base: Path) -> TrialSettings:
 
 
 def _write_parties(
-    folders: TrialFolders, leader_key: SigningKey, helper_key: SigningKey, log: LogPlace
+    folders: TrialFolders,
+    leader_key: SigningKey,
+    helper_key: SigningKey,
+    fleet: str,
+    log: LogPlace,
 ) -> None:
     parties = (
         ("leader", folders.leader, leader_key, LEADER_USER),
@@ -181,7 +188,7 @@ def _write_parties(
     leader = leader_text(folders.leader, helper_key.public_bytes, log, channel)
     party_files.write_new(folders.leader_toml, leader)
     group = LEADER_USER if log.group else None
-    helper = helper_text(folders.helper, leader_key.public_bytes, channel, group)
+    helper = helper_text(folders.helper, leader_key.public_bytes, fleet, channel, group)
     party_files.write_new(folders.helper_toml, helper)
     party_files.make_folder(folders.joins, party_files.PUBLIC)
 
@@ -241,15 +248,17 @@ def _write_simulated(
 
 
 def _pin_operators(
-    folders: TrialFolders, settings: TrialSettings, operator: SigningKey, leader_pk: bytes
+    folders: TrialFolders, settings: TrialSettings, operator: SigningKey, terms: AgentTerms
 ) -> None:
     """Have both parties pin who vouches for hosts, and vouch for the real one."""
     name, not_after = settings.operator, int(time.time()) + TOKEN_S
-    token = JoinToken.issue(operator, name, PLAN, leader_pk, not_after)
+    token = JoinToken.issue(operator, name, PLAN, terms.leader_pk, not_after)
     write_token(folders.token(settings.host), token)
     simulated = (folders.simulated / "identities" / "operators.toml").read_text(encoding="utf-8")
     pins = f"{operator_text(name, operator.public_bytes)}\n{simulated}"
-    party_files.write_new(folders.plans, plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins)
+    plans = plan_entry_text(PLAN, {SERIES: FULL_WEIGHT}) + pins
+    named = fleet_text(terms.fleet, terms.helper_pk)
+    party_files.write_new(folders.plans, f"{plans}{named}")
     with folders.helper_toml.open("a") as file:
         file.write(pins)
 

@@ -81,7 +81,7 @@ def leader_findings(config: LeaderConfig, *, started_by_root: bool) -> Iterator[
     if config.helper is not None:
         peer = HelperPeer(config.helper, config.helper_pk)
         yield from examine(*tls_checks("helper", config.helper.tls), peer)
-    own_pk = _own_pk(config.key_dir)
+    own_pk = _own_pk(config.key_dir, config.helper_pk)
     if own_pk is not None:
         parties = PinnedParties(own_pk, config.helper_pk)
         catalogue = Catalogue.load(config.catalogue).hash
@@ -102,18 +102,20 @@ def helper_findings(config: HelperConfig, *, started_by_root: bool) -> Iterator[
     )
     if config.transport is not None:
         yield from examine(*log_checks(config.transport, KafkaRole.HELPER))
-    own_pk = _own_pk(config.key_dir)
+    own_pk = _own_pk(config.key_dir, config.leader_pk)
     if own_pk is not None:
-        parties, catalogue = PinnedParties(config.leader_pk, own_pk), Catalogue.load().hash
+        parties = PinnedParties(config.leader_pk, own_pk, config.fleet)
+        catalogue = Catalogue.load().hash
         yield from examine(SignedFiles(config.signed_dir, parties, catalogue, config.operators))
 
 
-def _own_pk(key_dir: Path) -> bytes | None:
+def _own_pk(key_dir: Path, peer_pk: bytes) -> bytes | None:
     """This party's identity; None where its key is not to be used, which `keys` says."""
     try:
-        return load_signing_key(key_dir / "identity.key").public_bytes
+        own_pk = load_signing_key(key_dir / "identity.key").public_bytes
     except KeyFileRefused:
         return None
+    return None if own_pk == peer_pk else own_pk
 
 
 def _witness(config: HelperConfig) -> Result:

@@ -189,6 +189,8 @@ class SignedFiles:
         line = f"version {roster.version}, {len(roster):,} hosts"
         if roster.effective_from > self.now_s:
             return absent(f"{line}, from {_date(roster.effective_from)} on", "nothing: wait for it")
+        if roster.roster.fleet is None:
+            return absent(f"{line}, of no named fleet", "[fleet] in the plans file names the next")
         return ok(line)
 
     @check("signed", "cohorts")

@@ -29,6 +29,7 @@ from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
 from wire.join import JoinRequest
+from wire.roster import FleetName
 from wire.task import DEMO_DOMAIN, Task
 
 WINDOW_S: Final = 5
@@ -179,7 +180,8 @@ class DemoEnrolment:
         requests = {f"host {n}": JoinRequest.decode(request) for n, request in enumerate(raw)}
         for request in requests.values():
             check_request(request, enrolment, leader_pk, now_s)
-        made = draft_roster(None, enrolment.plans, requests, 0)
+        fleet = FleetName(leader_pk, self._helper.public_bytes, "demo")
+        made = draft_roster(None, enrolment.plans, requests, 0, fleet=fleet)
         if made.refused:
             raise ValueError(f"expected every host of the demo to join, got {made.refused[0]}")
         body = made.roster.encode_body()

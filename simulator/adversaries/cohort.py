@@ -33,6 +33,7 @@ from transport.interface import Producer
 from transport.process.supervision import Closing
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
+from wire.roster import FleetName
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
@@ -97,7 +98,8 @@ class Cohort(Closing):
             (host.signing_key.public_bytes, number % plan.operators, ((0, 8),))
             for number, host in enumerate(self.hosts)
         )
-        roster = roster_of(members, memberships([self.task]))
+        fleet = FleetName(*self.parties.public_keys, "simulated")
+        roster = roster_of(members, memberships([self.task]), fleet=fleet)
         papers, ids = self.parties.start([self.task], roster, self._log, folder, span, between)
         self.task_id = ids[_SERIES]
         leader, helper = papers.announcements

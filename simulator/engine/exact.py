@@ -39,7 +39,7 @@ from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId, key_id
 from wire.rejection import Reason
-from wire.roster import Roster
+from wire.roster import FleetName, Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
@@ -389,4 +389,5 @@ class ExactEngine(PooledEngine[ExactHosts]):
 
 def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:
     """Enrol every host of an inventory in every task; keys are in the fleet's order."""
-    return roster_of(fleet_members(keys, inventory), memberships(tasks))
+    fleet = FleetName(tasks[0].leader_pk, tasks[0].helper_pk, "simulated")
+    return roster_of(fleet_members(keys, inventory), memberships(tasks), fleet=fleet)

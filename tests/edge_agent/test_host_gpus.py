@@ -89,7 +89,7 @@ def automatic(folder: Path, *gpus: str) -> AgentConfig:
     config = AgentConfig(
         HostSection(folder / "keys" / "host.key", folder / "state", AUTO),
         TransportTable(folder / "log"),
-        TrustSection(frozenset({bytes(32)}), frozenset({bytes(32)})),
+        TrustSection(frozenset({bytes(32)}), frozenset({bytes([1] * 32)})),
     )
     config.host.key_file.parent.mkdir(exist_ok=True)
     binding = host_binding(machine_id(), gpus)

@@ -38,7 +38,7 @@ def config(gpus: tuple[str, ...] = GPUS, **sources: object) -> AgentConfig:
     return AgentConfig(
         HostSection(Path("key"), Path("state"), gpus),
         TransportTable(Path("log")),
-        TrustSection(frozenset({bytes(32)}), frozenset({bytes(32)})),
+        TrustSection(frozenset({bytes(32)}), frozenset({bytes([1] * 32)})),
         sources=changed,
         diagnosis=diagnosis,
     )

@@ -100,7 +100,7 @@ def task(world: World) -> Task:
 
 @pytest.fixture
 def signed(world: World, task: Task) -> tuple[bytes, bytes]:
-    return world.sign_task(task), world.roster(WEIGHTS, cohort=0)
+    return world.sign_task(task), world.roster(WEIGHTS, cohort=0, crowd=HOSTS)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from wire import labels
 from wire.epoch import Epoch, EpochHeader
 from wire.fields import NO_KEY, NO_TAG, EpochId, KeyId, ReportId, Scheme, key_id
 from wire.report import Report, ReportHeader
+from wire.roster import FleetName
 
 
 def local_world() -> World:
@@ -34,7 +35,8 @@ def local_world() -> World:
         world.task, scheme=Scheme.LOCAL, helper_pk=b"", min_operators=0, sections=(wide,)
     )
     identity, signed = sign_task(task, world.leader_key, None)
-    roster = sign_roster(world.roster, world.leader_key, None)
+    fleet = FleetName(task.leader_pk, b"", "fleet")
+    roster = sign_roster(replace(world.roster, fleet=fleet), world.leader_key, None)
     return LocalWorld(
         **{name: getattr(world, name) for name in world.__dataclass_fields__}
         | {"task": task, "task_id": identity, "task_bytes": signed, "roster_bytes": roster}

@@ -36,7 +36,7 @@ LAST_WINDOW: Final = T0 + (WINDOWS - 1) * WINDOW_S
 @cache
 def world() -> World:
     leader, helper = (Party(signing_key(one), hpke_pair(one)) for one in ("leader", "helper"))
-    return World(HOSTS, leader, helper, lambda number: signing_key("schedules", number))
+    return World(HOSTS, leader, helper, lambda n: signing_key("schedules", n), "schedules")
 
 
 @cache
@@ -62,7 +62,7 @@ def task_of(version: int) -> Task:
 
 @cache
 def signed_roster() -> bytes:
-    return world().roster({SERIES: WEIGHT}, cohort=COHORT)
+    return world().roster({SERIES: WEIGHT}, cohort=COHORT, crowd=HOSTS)
 
 
 @cache

@@ -108,7 +108,7 @@ class Player:
             **parties,
             "hosts": [key.seed_bytes().hex() for key in world.signing_keys],
             "task": world.sign_task(task).hex(),
-            "roster": world.roster({"minute": WEIGHT}, cohort=0).hex(),
+            "roster": world.roster({"minute": WEIGHT}, cohort=0, crowd=hosts).hex(),
             "keys": [key.encode().hex() for key in world.keys(T0)],
         }
         (Path(folder) / "fleet.json").write_text(json.dumps(told))

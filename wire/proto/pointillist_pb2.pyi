@@ -381,6 +381,35 @@ class RosterEntry(_message.Message):
 Global___RosterEntry: _TypeAlias = RosterEntry  # noqa: Y015
 
 @_typing.final
+class FleetName(_message.Message):
+    """Whose roster it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_PK_FIELD_NUMBER: _builtins.int
+    HELPER_PK_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    leader_pk: _builtins.bytes
+    helper_pk: _builtins.bytes
+    """Empty in scheme local."""
+    name: _builtins.str
+    """Tells fleets of the same two parties apart."""
+    def __init__(
+        self,
+        *,
+        leader_pk: _builtins.bytes = ...,
+        helper_pk: _builtins.bytes = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["helper_pk", b"helper_pk", "leader_pk", b"leader_pk", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetName: _TypeAlias = FleetName  # noqa: Y015
+
+@_typing.final
 class RosterBody(_message.Message):
     """The body of a signed roster; entries by strictly increasing host_id."""
 
@@ -390,12 +419,17 @@ class RosterBody(_message.Message):
     EFFECTIVE_FROM_FIELD_NUMBER: _builtins.int
     PLANS_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     effective_from: _builtins.int
     @_builtins.property
     def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Plan]: ...
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterEntry]: ...
+    @_builtins.property
+    def fleet(self) -> Global___FleetName:
+        """Lacks in rosters of before rosters named their fleet."""
+
     def __init__(
         self,
         *,
@@ -403,10 +437,11 @@ class RosterBody(_message.Message):
         effective_from: _builtins.int = ...,
         plans: _abc.Iterable[Global___Plan] | None = ...,
         entries: _abc.Iterable[Global___RosterEntry] | None = ...,
+        fleet: Global___FleetName | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effective_from", b"effective_from", "entries", b"entries", "plans", b"plans", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effective_from", b"effective_from", "entries", b"entries", "fleet", b"fleet", "plans", b"plans", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

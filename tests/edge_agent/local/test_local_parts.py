@@ -129,7 +129,7 @@ def test_notifier_of_another_process_keeps_quiet() -> None:
 
 def test_reload_takes_sources_and_log_and_holds_trust_back(tmp_path: Path) -> None:
     config = surroundings(tmp_path).config
-    trust = TrustSection(frozenset({bytes(32)}), frozenset({bytes(32)}))
+    trust = TrustSection(frozenset({bytes(32)}), frozenset({bytes([1] * 32)}))
     found = replace(config, trust=trust, log=LogSection("error"), sources=SourcesSection(host=True))
     done = reload(config, lambda: found)
     assert (done.outcome, done.changed, done.held_back) == (

@@ -46,7 +46,7 @@ def refused(rosters: RosterBook, signed: bytes, windows_s: dict[str, int] | None
 
 def test_roster_counts_hosts_and_the_largest_operator_per_cohort() -> None:
     world = World(13)
-    view = book(world).add(world.roster({"minute": 100_000}, cohort=7))
+    view = book(world).add(world.roster({"minute": 100_000}, cohort=7, crowd=13))
     assert view is not None
     assert view.crowds == {("minute", 7): (13, 2)}
 

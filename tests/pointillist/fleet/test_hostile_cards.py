@@ -205,7 +205,7 @@ def test_pairing_that_was_stopped_is_finished_by_the_same_command(
                 continue
             break
         stop_at = 1
-    assert stopped == 8
+    assert stopped == 9
     helper = load_helper_config(notary.home("helper") / "helper.toml")
     leader = load_leader_config(vendor.home("leader") / "leader.toml")
     assert (leader.helper_pk, helper.leader_pk) == (
