@@ -246,6 +246,15 @@ def _roster_bytes(entries: list[bytes], plans: list[Any] | None = None, version:
     return head + middle + b"".join(blob(4, entry) for entry in entries)
 
 
+_FLEET = {"leader_pk": pattern("party", 32), "helper_pk": pattern("helper", 32), "name": "acme-1"}
+
+
+def _fleet_bytes(**changes: Any) -> bytes:
+    named = _FLEET | changes
+    keys = blob(1, named["leader_pk"]) + blob(2, named["helper_pk"])
+    return blob(5, keys + text(3, named["name"]))
+
+
 def roster() -> list[Operation]:
     entries = [_entry_bytes(key, i % 2) for i, key in enumerate(KEYS)]
     whole = _roster_bytes(entries)
@@ -262,6 +271,13 @@ def roster() -> list[Operation]:
     heavy = [[["minute", 1, 600_000], ["week", 1, 400_001]]]
     return [
         good("three hosts", whole, fields),
+        good("three hosts of a named fleet", whole + _fleet_bytes(), fields | {"fleet": _FLEET}),
+        bad("short key of the Leader", whole + _fleet_bytes(leader_pk=b"\1" * 31)),
+        bad("short key of the Helper", whole + _fleet_bytes(helper_pk=b"\1" * 31)),
+        bad("one key in both roles", whole + _fleet_bytes(helper_pk=_FLEET["leader_pk"])),
+        bad("fleet without a name", whole + _fleet_bytes(name="")),
+        bad("fleet of nothing", whole + blob(5, b"")),
+        bad("unknown field of a fleet", whole + blob(5, _fleet_bytes()[2:] + number(4, 1))),
         bad("falling hosts", _roster_bytes(entries[::-1]), "order"),
         bad("one host twice", _roster_bytes([entries[0], entries[0]]), "order"),
         bad("one part of two machines", _roster_bytes(shared)),
@@ -276,7 +292,7 @@ def roster() -> list[Operation]:
         bad("weights above 1", _roster_bytes(entries[:1], heavy)),
         bad("series twice", _roster_bytes(entries[:1], [[_PLANS[0][0], _PLANS[0][0]]])),
         bad("plan of nothing", _roster_bytes(entries[:1], [[]])),
-        bad("unknown field", whole + number(5, 1)),
+        bad("unknown field", whole + number(6, 1)),
         bad("cut", whole[:-1]),
     ]
 
