@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -178,10 +179,14 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def open_trace(path: Path) -> IO[bytes]:
-    """Open a trace, compressed or not, by its first bytes."""
+    """Open a trace, compressed or not, by its first bytes; a byte-order mark is left out."""
     with path.open("rb") as raw:
         compressed = raw.read(2) == b"\x1f\x8b"
-    return cast("IO[bytes]", gzip.open(path, "rb")) if compressed else path.open("rb")
+    opened = gzip.open if compressed else Path.open
+    stream = cast("IO[bytes]", opened(path, "rb"))
+    if stream.read(len(BOM_UTF8)) != BOM_UTF8:
+        stream.seek(0)
+    return stream
 
 
 def _gpu_event(item: Any) -> GpuEvent | Skip | None:

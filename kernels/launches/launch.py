@@ -33,6 +33,7 @@ class Skip(StrEnum):
     NO_NAME = "no name"
     COLUMNS = "another number of columns"
     NO_TABLE = "columns that no known table has"
+    HOST = "the name of a host's function"
     NO_COUNT = "no valid number of launches"
     LONG_LINE = "a line of more than 65,536 bytes"
     NO_TEXT = "a line that is no UTF-8"

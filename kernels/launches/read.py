@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from . import profilers
+from . import profilers, tables
 from .kineto import TraceError, gpu_events, open_trace
 from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
-from .profilers import EXPORTS, MAGIC, CsvTable, find_table
+from .profilers import MAGIC
+from .tables import EXPORTS, CsvTable, find_table
 
 EXPECTED: Final = (
     "expected a PyTorch trace, an export of Nsight Systems, Nsight Compute or rocprofv3, a kernel "
@@ -56,14 +57,16 @@ def _recognised(path: Path, skipped: Counter[Skip]) -> tuple[str, Iterator[Launc
         events = gpu_events(path, reorder=1, skipped=skipped)
         return "a PyTorch trace", (Launch(one.name, 1, one.duration_ns) for one in events)
     _refuse_binary(head)
-    text = head.decode("utf-8", errors="ignore")
-    if table := find_table(io.StringIO(text)):
-        return table.form.form, _rows(path, table, skipped)
+    whole = head if len(head) < _HEAD_BYTES else head[: head.rfind(b"\n") + 1] or head
+    text = whole.decode("utf-8", errors="ignore")
+    ahead = io.StringIO(text)
+    if table := find_table(ahead):
+        return table.form.form, _rows(path, table, skipped, list(ahead))
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
     if _TOML.fullmatch(first):
         return "a kernel table (TOML)", iter(_toml(path))
-    profilers.refuse_other_table(io.StringIO(text))
+    tables.refuse_other_table(io.StringIO(text))
     return "kernel names", _names(path, skipped)
 
 
@@ -94,14 +97,16 @@ def _refuse_binary(head: bytes) -> None:
         raise LaunchesRefused(f"{EXPECTED}; got bytes that are no text", EXPORTS)
 
 
-def _rows(path: Path, table: CsvTable, skipped: Counter[Skip]) -> Iterator[Launch]:
+def _rows(
+    path: Path, table: CsvTable, skipped: Counter[Skip], ahead: list[str]
+) -> Iterator[Launch]:
     with (
         open_trace(path) as stream,
         io.TextIOWrapper(stream, "utf-8", "replace", newline="") as text,
     ):
         lines = iter(partial(text.readline, LONGEST_NAME), "")
         if find_table(lines) is not None:
-            yield from profilers.table_launches(lines, table, skipped)
+            yield from tables.table_launches(lines, table, skipped, ahead)
 
 
 def _toml(path: Path) -> list[Launch]:
