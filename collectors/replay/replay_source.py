@@ -15,6 +15,7 @@ from collectors.interface import SourceUnavailable
 from collectors.records.activity import EVERYTHING_MILLIONTHS, GpuCoverage, KernelActivity, log2_bin
 from kernels.families import UNKNOWN_APPLICATION, pipeline_applications
 from kernels.launches.kineto import (
+    NO_DEVICE,
     REORDER_EVENTS,
     GpuEvent,
     TraceError,
@@ -195,7 +196,8 @@ class ReplaySource:
             if self._named is None:
                 self._application = _application(read_header(self._path))
         self._spool = ReplaySpool() if self._loop else None
-        self._groups = _readable(slots(gpu_events(self._path, self._reorder)))
+        events = gpu_events(self._path, self._reorder)
+        self._groups = _readable(slots(one for one in events if one.device != NO_DEVICE))
         self._next = next(self._groups, None)
         if self._next is None:
             with _told():

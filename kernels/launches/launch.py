@@ -29,7 +29,9 @@ class LaunchesRefused(Exception):
 class Skip(StrEnum):
     NO_TIME = "no valid start or duration"
     TOO_LONG = "a duration below 0 or above an hour"
-    NO_DEVICE = "no valid device"
+    NO_SLICE = "another phase than that of a slice"
+    BROKEN = "JSON that is broken"
+    CUT = "its end cut off"
     NO_NAME = "no name"
     COLUMNS = "another number of columns"
     NO_TABLE = "columns that no known table has"
@@ -58,11 +60,13 @@ class LaunchFile:
     form        what it was taken for
     launches    read as they are asked for; raises LaunchesRefused where the file breaks off
     skipped     entries left out so far, by reason
+    remarks     once all are read: where their time and what else the file knows do not agree
     """
 
     form: str
     launches: Iterator[Launch]
     skipped: Counter[Skip]
+    remarks: list[str]
 
 
 def duration(start: object, end: object, skipped: Counter[Skip]) -> int | None:

@@ -16,12 +16,13 @@ from transport.files.sqlite_file import connect_readonly
 from transport.process.printable import first_line, listed, printable
 
 from . import launch
-from .kineto import NO_JSON, open_trace
+from .kineto import open_trace
 from .launch import LONGEST_NAME, MOST_ROWS, JsonDepth, Launch, LaunchesRefused, Skip
 
 MAGIC: Final = b"SQLite format 3\x00"
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_BY_NODE: Final = "nsys profile --cuda-graph-trace=node"
 _NSYS_NAMES: Final = ("demangledName", "shortName", "mangledName")
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MOST_STRINGS: Final = 2_000_000
@@ -32,8 +33,8 @@ _EXPORT: Final = (
 )
 
 
-def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
-    """Yield each kernel, copy and fill of an export.
+def sqlite_launches(path: Path, skipped: Counter[Skip], remarks: list[str]) -> Iterator[Launch]:
+    """Yield each kernel, copy and fill of an export; of graphs without kernels a remark tells.
 
     Raises      LaunchesRefused where it is no export of Nsight Systems, or holds no kernels
     """
@@ -45,7 +46,7 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
             if _KERNELS not in tables and _GRAPHS in tables:
                 raise LaunchesRefused(
                     f"expected kernels, found launches of graphs alone ({_GRAPHS})",
-                    "record with nsys profile --cuda-graph-trace=node",
+                    f"record with {_BY_NODE}",
                 )
             if _KERNELS not in tables:
                 raise LaunchesRefused(
@@ -62,6 +63,8 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
                 )
             yield from _kernels(database, name, skipped)
             yield from _transfers(database, tables, skipped)
+            if _GRAPHS in tables and {"start", "end"} <= _columns(database, _GRAPHS):
+                remarks += _whole_graphs(database)
     except sqlite3.Error as error:
         raise LaunchesRefused(f"the SQLite file cannot be read: {printable(str(error))}") from None
     except (UnicodeDecodeError, MemoryError):  # SQLite's own message quotes the file's bytes
@@ -93,6 +96,17 @@ def _kernels(database: sqlite3.Connection, name: str, skipped: Counter[Skip]) ->
             yield Launch(found[:LONGEST_NAME], 1, time_ns)
 
 
+def _whole_graphs(database: sqlite3.Connection) -> Iterator[str]:
+    """Say how much time lies in launches of CUDA graphs, whose kernels the file does not tell."""
+    rows = database.execute(f"SELECT start, end FROM {_GRAPHS} LIMIT {MOST_ROWS}")  # noqa: S608
+    times = [launch.duration(start, end, Counter()) or 0 for start, end in rows]
+    if any(times):
+        yield (
+            f"{sum(times) / 1e6:,.3f} ms more lie in {len(times):,} launches of CUDA graphs whose "
+            f"kernels the file does not tell: {_BY_NODE} records them"
+        )
+
+
 def _strings(database: sqlite3.Connection) -> dict[int, str]:
     """Read the names by their number: a join would be as slow as a hostile file wants it."""
     if not {"id", "value"} <= _columns(database, "StringIds"):
@@ -117,6 +131,8 @@ def _transfers(
                     yield Launch(f"{word} {_COPIES.get(copied, '')}".strip(), 1, time_ns)
 
 
+_NO_JSON: Final = (ijson.JSONError, UnicodeDecodeError)
+"""What ijson raises; of a string that is no UTF-8, Python's own error."""
 _TOOL: Final = "rocprofiler-sdk-tool"
 _HEAD: Final = re.compile(rb'^\s*\{\s*"' + _TOOL.encode() + rb'"\s*:\s*([\[{])')
 _ROCPROF_NAMES: Final = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
@@ -182,7 +198,7 @@ def _items(path: Path, prefix: str) -> Iterator[Any]:
             yield from items
             items.clear()
         parser.close()
-    except (*NO_JSON, ArithmeticError) as error:  # an exponent that no number has
+    except (*_NO_JSON, ArithmeticError) as error:  # an exponent that no number has
         raise LaunchesRefused(f"expected JSON of rocprofv3: {first_line(error)}") from None
     yield from items
 

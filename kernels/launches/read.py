@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from . import profilers, tables
-from .kineto import TraceError, gpu_events, open_trace
+from .kineto import StreamTime, TraceError, gpu_events, open_trace
 from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
 from .profilers import MAGIC
 from .tables import EXPORTS, CsvTable, find_table
@@ -26,6 +26,8 @@ EXPECTED: Final = (
 )
 _ROWS: Final = "expected [[kernel]] rows of name, launches and time_ns"
 _HEAD_BYTES: Final = 1 << 16
+_TOLERATED: Final = 100
+"""A hundredth: launches that overlap a little on purpose (programmatic dependent ones)."""
 _MOST_NAMES: Final = 10_000_000
 _MOST_TOML_BYTES: Final = 64 << 20
 _MOST_AMOUNT: Final = (1 << 63) - 1
@@ -39,23 +41,26 @@ _TOML: Final = re.compile(r"\[\[?[\w.\"'-]+\]\]?\s*(#.*)?|[\w.\"'-]+\s*=.*")
 def open_launches(path: Path) -> LaunchFile:
     """Recognise a file by its content; raises LaunchesRefused, here or while launches are read."""
     skipped: Counter[Skip] = Counter()
+    remarks: list[str] = []
     with _read_errors():
-        form, launches = _recognised(path, skipped)
-    return LaunchFile(form, _guarded(launches), skipped)
+        form, launches = _recognised(path, skipped, remarks)
+    return LaunchFile(form, _guarded(launches), skipped, remarks)
 
 
-def _recognised(path: Path, skipped: Counter[Skip]) -> tuple[str, Iterator[Launch]]:
+def _recognised(
+    path: Path, skipped: Counter[Skip], remarks: list[str]
+) -> tuple[str, Iterator[Launch]]:
     with path.open("rb") as raw:
         if raw.read(len(MAGIC)) == MAGIC:
-            return "an export of Nsight Systems (SQLite)", profilers.sqlite_launches(path, skipped)
+            launches = profilers.sqlite_launches(path, skipped, remarks)
+            return "an export of Nsight Systems (SQLite)", launches
     with open_trace(path) as stream:
         head = stream.read(_HEAD_BYTES)
     start = head.lstrip()
     if start[:1] in {b"{", b"["} and not _NO_LIST.match(start):
         if profilers.is_rocprof(start):
             return "a rocprofv3 trace (JSON)", profilers.rocprof_launches(path, start, skipped)
-        events = gpu_events(path, reorder=1, skipped=skipped)
-        return "a PyTorch trace", (Launch(one.name, 1, one.duration_ns) for one in events)
+        return "a PyTorch trace", _events(path, skipped, remarks)
     _refuse_binary(head)
     whole = head if len(head) < _HEAD_BYTES else head[: head.rfind(b"\n") + 1] or head
     text = whole.decode("utf-8", errors="ignore")
@@ -95,6 +100,18 @@ def _refuse_binary(head: bytes) -> None:
         text = False
     if not text:
         raise LaunchesRefused(f"{EXPECTED}; got bytes that are no text", EXPORTS)
+
+
+def _events(path: Path, skipped: Counter[Skip], remarks: list[str]) -> Iterator[Launch]:
+    streams = StreamTime()
+    for event in gpu_events(path, skipped=skipped):
+        streams.add(event)
+        yield Launch(event.name, 1, event.duration_ns)
+    if streams.twice_ns * _TOLERATED > streams.whole_ns:
+        remarks.append(
+            f"{streams.twice_ns / 1e6:,.3f} of {streams.whole_ns / 1e6:,.3f} ms are told twice: "
+            "slices begin before the one before them on their stream has ended"
+        )
 
 
 def _rows(

@@ -68,7 +68,9 @@ def classify(
         raise usage_error(
             f"{shown}: expected launches of kernels in {launches.form}, found none{lost}"
         )
-    answer = {"read_as": launches.form, "families": rows, "skipped": skipped}
+    answer = {
+        "read_as": launches.form, "families": rows, "skipped": skipped, "remarks": launches.remarks,
+    }  # fmt: skip
     emit(answer, json, text=_report)
 
 
@@ -124,6 +126,7 @@ def _report(answer: Mapping[str, Any]) -> str:
     said = [_table(answer["families"]), "", f"Read as {answer['read_as']}."]
     if answer["skipped"]:
         said.append(f"Left out: {_skipped(answer['skipped'])}.")
+    said += [f"Time: {remark}." for remark in answer["remarks"]]
     return "\n".join(said)
 
 

@@ -14,7 +14,7 @@ from collectors.interface import SourceRegistry, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
 from collectors.replay.replay_source import ReplaySource
 from kernels.families import FamilyRules
-from kernels.launches.kineto import TraceError, gpu_events, read_header
+from kernels.launches.kineto import NO_DEVICE, TraceError, gpu_events, read_header
 
 SECOND = 10**9
 BOOT = 1_000 * SECOND
@@ -143,8 +143,9 @@ def test_replay_skips_malformed_single_events(tmp_path: Path) -> None:
         kernel(1, 1, device=-1),
         kernel(1, 1) | {"args": "none", "pid": "GPU"},
     ]
-    events = list(gpu_events(write_trace(tmp_path / "t.json", [*bad, kernel(1, 1)])))
-    assert len(events) == 1
+    trace = write_trace(tmp_path / "t.json", [*bad, kernel(1, 1)])
+    assert [event.device for event in gpu_events(trace)] == [NO_DEVICE] * 3 + [0]
+    assert [record.count for record in launches(replay(trace, loop=False), BOOT)] == [1]
 
 
 def test_replay_takes_the_application_from_option_then_head(tmp_path: Path) -> None:

@@ -148,6 +148,51 @@ def test_launch_files_of_a_profiler_with_tables_below_one_another_are_read_to_th
     assert read(path)[1:] == ([TWO, Launch("[CUDA memset]", 1, 5)], {Skip.NO_TABLE: 2})
 
 
+def test_launch_files_traces_need_no_device(tmp_path: Path) -> None:
+    events = [EVENT | {"args": {"device": "gfx942"}}, EVENT | {"args": None, "pid": "GPU 0"}]
+    assert read(written(tmp_path, json.dumps(events)))[1:] == ([GEMM, GEMM], {})
+
+
+def test_launch_files_graphs_beside_kernels_are_told(tmp_path: Path) -> None:
+    """A run whose graphs were recorded as wholes shows only what ran outside of them."""
+    path = export(
+        tmp_path / "run.sqlite",
+        NSYS
+        + """
+        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10, 3010, 0, 1, 2);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, graphId INT);
+        INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1, 2000001, 1), (9, 5000009, 1);
+        """,
+    )
+    found = open_launches(path)
+    assert list(found.launches) == [GEMM]
+    (said,) = found.remarks
+    assert said.startswith("7.000 ms more lie in 2 launches of CUDA graphs")
+    assert "--cuda-graph-trace=node" in said
+
+
+@pytest.mark.parametrize(
+    ("slices", "twice"),
+    [
+        ([(0, 900, 7), (100, 100, 7), (200, 900, 7)], "0.800 of 1.900 ms"),
+        ([(200, 900, 7), (0, 900, 7)], "0.700 of 1.800 ms"),
+        ([(0, 900, 7), (100, 100, 8), (899, 900, 7)], None),
+    ],
+)
+def test_launch_files_slices_that_overlap_on_a_stream_are_told(
+    tmp_path: Path, slices: list[tuple[int, int, int]], twice: str | None
+) -> None:
+    events = [
+        EVENT | {"ts": ts, "dur": dur, "args": {"device": 0, "stream": stream}}
+        for ts, dur, stream in slices
+    ]
+    found = open_launches(written(tmp_path, json.dumps(events)))
+    assert sum(one.gpu_time_ns or 0 for one in found.launches) == 1_000 * sum(
+        dur for _, dur, _ in slices
+    )
+    assert [said.partition(" are told")[0] for said in found.remarks] == ([twice] if twice else [])
+
+
 def export(path: Path, statements: str) -> Path:
     with sqlite3.connect(path) as database:
         database.executescript(statements)
@@ -282,12 +327,12 @@ def test_launch_files_traces_count_events_that_make_no_sense(tmp_path: Path) -> 
         {"dur": "x"},
         {"ts": None},
         {"dur": 4e9},
-        {"args": {"device": "x"}},
+        {"ph": "i"},
     ]
     events = [EVENT, {"cat": "cpu_op", "dur": -1}, *(EVENT | change for change in odd)]
     _, launches, skipped = read(written(tmp_path, json.dumps({"traceEvents": events})))
     assert launches == [GEMM]
-    assert skipped == {Skip.TOO_LONG: 2, Skip.NO_TIME: 2, Skip.NO_DEVICE: 1}
+    assert skipped == {Skip.TOO_LONG: 2, Skip.NO_TIME: 2, Skip.NO_SLICE: 1}
 
 
 def test_launch_files_tables_count_rows_that_make_no_sense(tmp_path: Path) -> None:
@@ -356,15 +401,8 @@ def test_launch_files_nested_without_end_are_refused_before_they_are_parsed(
     assert "1,000" in str(refusal(written(tmp_path, content)))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[[kernel]]\nname = " + b"[" * 5_000,
-        b'{"traceEvents": [{"na\xc0\x89me": 1}]}',
-    ],
-)
-def test_launch_files_that_broke_a_parser_are_refused(tmp_path: Path, content: bytes) -> None:
-    assert str(refusal(written(tmp_path, content)))
+def test_launch_files_that_broke_a_parser_are_refused(tmp_path: Path) -> None:
+    assert str(refusal(written(tmp_path, b"[[kernel]]\nname = " + b"[" * 5_000)))
 
 
 def test_launch_files_sqlite_with_a_schema_that_is_no_text_is_refused(tmp_path: Path) -> None:
