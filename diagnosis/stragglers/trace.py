@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernels.families import FamilyRules
 
 
 class OperationKind(IntEnum):
@@ -40,10 +42,9 @@ class Operation(NamedTuple):
 
 
 _COLLECTIVE: Final = re.compile(
-    r"all[-_ ]?reduce|reduce[-_ ]?scatter|all[-_ ]?gather|all[-_ ]?to[-_ ]?all|broadcast|barrier"
-    r"|nccl|rccl|gloo|\bcollective|clip.*grad|grad.*norm",
-    re.IGNORECASE,
+    r"broadcast|barrier|gloo|\bcollective\b|clip.*grad|grad.*norm", re.IGNORECASE
 )
+"""Operations of a job that no kernel's family knows."""
 # The norm for clipping is summed over all ranks: in a 64-GPU trace its ends agree within a
 # millisecond and the rank that comes last takes a thirtieth of the others' time.
 _END: Final = re.compile(r"^(?P<pair>.*?)[-_ ]?(?P<end>send|recv|receive)$", re.IGNORECASE)
@@ -55,9 +56,21 @@ _COMPUTE: Final = re.compile(
 )
 
 
+@cache
+def _families() -> FamilyRules:
+    return FamilyRules.load()
+
+
+def communicates(kernel_name: str) -> bool:
+    return _families().classify(kernel_name)[0] == "communication"
+
+
 def operation(name: str) -> Operation:
-    """Read an operation's name: collectives first, then both ends of a call, data and compute."""
-    if _COLLECTIVE.search(name):
+    """Read an operation's name: collectives first, then both ends of a call, data and compute.
+
+    Which kernels communicate the rules of families say, and nothing else.
+    """
+    if communicates(name) or _COLLECTIVE.search(name):
         return Operation(OperationKind.COMMUNICATION, Meeting.GROUP)
     if end := _END.match(name):
         sends = end["end"].lower() == "send"
@@ -94,6 +107,7 @@ class RankTrace:
     duration_s    float64[n], 0 .. 86,400
     group         int64[n], the communicator; UNKNOWN: it is guessed from the name and the stage
     replica       int32[n], place in the data-parallel group, or UNKNOWN
+    remarks       what of the files was left out, or is not as their names say
     Raises        TraceRefused
     """
 
@@ -106,6 +120,7 @@ class RankTrace:
     duration_s: NDArray[np.float64]
     group: NDArray[np.int64]
     replica: NDArray[np.int32]
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.rank):

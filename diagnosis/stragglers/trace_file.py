@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import zlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -19,27 +19,32 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kernels.launches.kineto import TraceError, open_trace, trace_items
-from transport.process.printable import first_line, listed
+from kernels.families import LONGEST_NAME
+from kernels.launches.kineto import TraceError, trace_items
+from kernels.launches.launch import Skip
+from transport.process.printable import first_line, listed, printable
 
 from .trace import (
     LONGEST_S,
     MOST_NAMES,
     MOST_ROWS,
     UNKNOWN,
-    Meeting,
     OperationKind,
     RankTrace,
     TraceRefused,
+    communicates,
     operation,
 )
 
 _MOST_FILES: Final = 1_024
 _MOST_ROWS_OF_A_RANK: Final = 2_000_000
 _MOST_STEPS_OF_A_RANK: Final = 1_000_000
-_HEAD_BYTES: Final = 1 << 18
-_RANK: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,6})\b')
-_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[-_]?(\d{1,6})", re.IGNORECASE)
+_MOST_RANK: Final = 999_999
+_RANKS_IN_NAME: Final = tuple(
+    re.compile(rf"{word}[-_]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
+    for word in ("rank", "worker", r"(?<![a-z])TP")
+)
+"""The first that a file's name has counts: a host's workers may each have several ranks."""
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,12})$")
 _LOADER: Final = re.compile(r"enumerate\(DataLoader\)|dataloader.*next", re.IGNORECASE)
 _KERNELS: Final = frozenset({"kernel", "concurrent_kernel"})
@@ -58,9 +63,16 @@ class _Row(NamedTuple):
 class _Rank:
     """What one file tells: operations, and when each profiled step began."""
 
-    rank: int
+    rank: int = UNKNOWN
     rows: list[_Row] = field(default_factory=list)
     steps: list[tuple[float, int]] = field(default_factory=list)
+    base_ns: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+    def begin_at(self, later_us: float) -> None:
+        """Move all times to where a common clock has them."""
+        self.rows = [row._replace(start_us=row.start_us + later_us) for row in self.rows]
+        self.steps = [(start_us + later_us, step) for start_us, step in self.steps]
 
 
 def read_folder(folder: Path) -> RankTrace:
@@ -86,8 +98,10 @@ def read_folder(folder: Path) -> RankTrace:
 
 def _read(file: Path, room: int) -> _Rank:
     """Read one rank's trace of at most `room` operations: all ranks' are held at once."""
-    found = _Rank(_rank_of(file))
-    for item in trace_items(file):
+    found = _Rank()
+    lost: Counter[Skip] = Counter()
+    head: dict[str, Any] = {}
+    for item in trace_items(file, lost, head):
         row = _row(item)
         if row is None:
             continue
@@ -102,25 +116,33 @@ def _read(file: Path, room: int) -> _Rank:
         else:
             raise TraceRefused(f"{file}: expected at most {_MOST_ROWS_OF_A_RANK:,} operations")
     found.steps.sort()
+    base_ns = head.get("baseTimeNanoseconds")
+    found.base_ns = base_ns if isinstance(base_ns, int) and 0 <= base_ns < 1 << 62 else 0
+    found.rank = _rank_of(file, head.get("distributedInfo"), found.remarks)
+    shown = printable(file.name)
+    found.remarks += [f"{shown}: left out: {n:,} with {why}" for why, n in lost.items()]
     return found
 
 
-def _rank_of(file: Path) -> int:
-    try:
-        with open_trace(file) as stream:
-            said = _RANK.search(stream.read(_HEAD_BYTES))
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceRefused(f"{file}: cannot read it: {error}") from None
-    if said:
-        return int(said[1])
-    if named := _RANK_IN_NAME.search(file.name):
-        return int(named[1])
-    raise TraceRefused(f"{file}: expected a rank in distributedInfo or in the file's name")
+def _rank_of(file: Path, told: Any, remarks: list[str]) -> int:
+    """Give the rank that a trace says of itself; of its file's name where it says none."""
+    rank = told.get("rank") if isinstance(told, dict) else None
+    fits = (pattern.search(file.name) for pattern in _RANKS_IN_NAME)
+    named = next((int(fit[1]) for fit in fits if fit), None)
+    shown = printable(file.name)
+    if isinstance(rank, int) and 0 <= rank <= _MOST_RANK:
+        if named not in {None, rank}:
+            remarks.append(f"{shown} is of rank {rank}, as distributedInfo says")
+        return rank
+    if named is None:
+        raise TraceRefused(f"{file}: expected a rank in distributedInfo or in the file's name")
+    remarks.append(f"{shown}: rank {named} by the file's name, as distributedInfo has none")
+    return named
 
 
 def _row(item: Any) -> _Row | None:
     """Take what ran on the GPU, steps and waits for data; None for all else."""
-    if not isinstance(item, dict):
+    if not isinstance(item, dict) or item.get("ph", "X") != "X":
         return None
     category, name = str(item.get("cat", "")).lower(), item.get("name")
     start, duration = item.get("ts"), item.get("dur")
@@ -129,8 +151,7 @@ def _row(item: Any) -> _Row | None:
     if not 0 <= duration <= 1e6 * LONGEST_S:
         return None
     if category in _KERNELS:
-        meets = operation(name).meeting is not Meeting.NOBODY
-        return _Row(start, duration, name[:_LONGEST_NAME] if meets else "kernel")
+        return _Row(start, duration, name[:LONGEST_NAME] if communicates(name) else "kernel")
     if category in _COPIES:
         return _Row(start, duration, "copy")
     if category in _ANNOTATIONS and (_STEP.search(name) or _LOADER.search(name)):
@@ -146,6 +167,13 @@ def _joined_ranks(ranks: list[_Rank]) -> RankTrace:
     """Sum up work by step, keep each collective; before the first step nothing counts."""
     names: dict[str, int] = {}
     columns: list[tuple[int, int, int, float, float]] = []
+    remarks = [remark for member in ranks for remark in member.remarks]
+    bases = {member.base_ns for member in ranks}
+    if len(bases) > 1:
+        apart_s = (max(bases) - min(bases)) / 1e9
+        remarks.append(f"times begin at bases that lie {apart_s:,.3f} s apart: they were added")
+        for member in ranks:
+            member.begin_at((member.base_ns - min(bases)) / 1e3)
     begin_us = min((row.start_us for member in ranks for row in member.rows), default=0.0)
     for member in ranks:
         for step, name, start_us, duration_us in _by_step(member):
@@ -161,6 +189,7 @@ def _joined_ranks(ranks: list[_Rank]) -> RankTrace:
         rank, np.zeros(len(rank), dtype=np.int32), table[:, 1].astype(np.int64),
         table[:, 2].astype(np.int32), tuple(names), table[:, 3] / 1e6, table[:, 4] / 1e6,
         np.full(len(rank), UNKNOWN, dtype=np.int64), np.full(len(rank), UNKNOWN, dtype=np.int32),
+        tuple(remarks),
     )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ class _Text:
         self.text, self.at = "", 0
         self.given = 0
         self.closed = False
-        """Whether the list's end was seen behind a broken entry."""
+        """Whether the end was seen behind a broken entry, or was told as cut off."""
         self.problem: TraceError | None = None
 
     def lose(self, why: Skip, at: int, problem: str) -> None:
@@ -230,6 +230,7 @@ class _Text:
             raise error
         self._lost[why] += 1
         self.problem = self.problem or error
+        self.closed = self.closed or why is Skip.CUT
 
     def offset(self, at: int) -> int:
         return self._dropped_bytes + len(self.text[:at].encode("utf-8", "surrogatepass"))

@@ -84,12 +84,16 @@ _EXCESS: Final = "excess_percent"
 
 
 def document(
-    judged: JobJudgement, names: Sequence[str] = (), reasons: Mapping[int, str] | None = None
+    judged: JobJudgement,
+    names: Sequence[str] = (),
+    reasons: Mapping[int, str] | None = None,
+    remarks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything, for --json.
 
     names     of the ranks, where they have any beside their number
     reasons   what the time of a slow rank goes to, where more is known than the trace tells
+    remarks   of the trace's files
     """
     return {
         "slow_ranks": [result.rank for result in judged.slow],
@@ -114,6 +118,7 @@ def document(
         "calls": judged.waits.calls,
         "calls_out_of_order": judged.waits.impossible,
         "waited_ms_per_step": _waits(judged),
+        "remarks": list(remarks),
     }
 
 
@@ -184,7 +189,9 @@ def _remarks(told: Mapping[str, Any]) -> list[str]:
         )
     if not told["calls"]:
         said.append("no calls between ranks were seen: who waited is not known")
-    return said
+    more = len(told["remarks"]) - _MOST_TOLD
+    said += told["remarks"][:_MOST_TOLD]
+    return said + ([f"{more:,} more remarks: --json has them"] if more > 0 else [])
 
 
 def _when(row: Mapping[str, Any]) -> str:
@@ -312,8 +319,9 @@ def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
         hint = "`pointillist stragglers --help` says what it holds"
         raise usage_error(f"{trace}: expected a trace of ranks, there is no such file", hint)
     with reported(ExitCode.USAGE, TraceRefused):
-        judged = judge(job_of(read_trace(trace)))
-    return judged, document(judged), trace.name
+        read = read_trace(trace)
+        judged = judge(job_of(read))
+    return judged, document(judged, remarks=read.remarks), trace.name
 
 
 def _watched(

@@ -215,3 +215,79 @@ def test_folder_of_pytorch_traces_has_a_largest_size_together(
         (tmp_path / f"worker-{rank}.json").write_text(json.dumps(made))
     with pytest.raises(TraceRefused, match=said):
         read_trace(tmp_path)
+
+
+NESTED = {"pg_config": [{"pg_name": "0", "ranks": [0, 1], "rank": 5}], "rank": 1, "world_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "info", "rank", "said"),
+    [
+        ("host-worker-1.json", NESTED, 1, None),
+        ("host-worker-7.json", NESTED, 1, "host-worker-7.json is of rank 1"),
+        ("1722-TP-1.json", {"backend": "nccl"}, 1, "rank 1 by the file's name"),
+        ("node0_worker4_rank1.json", None, 1, "rank 1 by the file's name"),
+        ("worker_1.170.pt.trace.json", {"rank": "1"}, 1, "rank 1 by the file's name"),
+        ("httpd-1-TP-0-DP-1-rank_1.json", None, 1, "rank 1 by the file's name"),
+    ],
+)
+def test_folder_takes_a_rank_from_the_trace_and_says_where_a_name_decides(
+    tmp_path: Path, name: str, info: dict[str, Any] | None, rank: int, said: str | None
+) -> None:
+    (tmp_path / "rank0.json").write_text(json.dumps(kineto(0)))
+    made = kineto(0, slow=2.0)
+    if info is None:
+        del made["distributedInfo"]
+    else:
+        made["distributedInfo"] = info
+    (tmp_path / name).write_text(json.dumps(made))
+    read = read_trace(tmp_path)
+    assert read.ranks.tolist() == [0, rank]
+    assert read.duration_s[read.rank == rank].max() > read.duration_s[read.rank == 0].max() - 0.1
+    assert len(read.remarks) == (said is not None)
+    assert said is None or said in read.remarks[0]
+
+
+def test_folder_whose_times_begin_elsewhere_is_put_on_one_clock(tmp_path: Path) -> None:
+    plain = [kineto(rank) | {"baseTimeNanoseconds": 10**18} for rank in range(2)]
+    moved = [plain[0], json.loads(json.dumps(plain[1]))]
+    moved[1]["baseTimeNanoseconds"] += 3_000_000_000
+    for event in moved[1]["traceEvents"]:
+        event["ts"] = event["ts"] - 3e6 if isinstance(event["ts"], float) else event["ts"]
+    found = []
+    for folder, ranks in (("plain", plain), ("moved", moved)):
+        (tmp_path / folder).mkdir()
+        for rank, made in enumerate(ranks):
+            (tmp_path / folder / f"rank{rank}.json").write_text(json.dumps(made))
+        found.append(read_trace(tmp_path / folder))
+    assert np.allclose(found[0].start_s, found[1].start_s)
+    assert [len(one.remarks) for one in found] == [0, 1]
+    assert "3.000 s apart" in found[1].remarks[0]
+
+
+def test_folder_with_a_cut_trace_says_what_it_lost(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = json.dumps(kineto(rank))
+        (tmp_path / f"rank{rank}.json").write_text(text[:-300] if rank else text)
+    (said,) = read_trace(tmp_path).remarks
+    assert said == "rank1.json: left out: 1 with its end cut off"
+
+
+def test_folder_compares_work_in_kernels_whose_arguments_are_called_collective(
+    tmp_path: Path,
+) -> None:
+    from diagnosis.stragglers.judge import job_of, judge
+
+    attention = (
+        "void cutlass::device_kernel<flash::FlashAttnBwdSm90<flash::CollectiveMainloopBwdSm90<2>, "
+        "flash::CollectiveEpilogueBwd<cute::tuple<cute::C<80> > > > >(Params)"
+    )
+    for rank in range(4):
+        made = json.dumps(kineto(rank, slow=2.0 if rank == 2 else 1.0))
+        text = made.replace('"gemm"', json.dumps(attention)).replace(
+            "ncclDevKernel_AllReduce", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>()"
+        )
+        (tmp_path / f"rank{rank}.json").write_text(text)
+    judged = judge(job_of(read_trace(tmp_path)))
+    assert [one.rank for one in judged.slow] == [2]
+    assert judged.waits.calls

@@ -7,10 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.families import read_table
 from diagnosis.stragglers.calls import Calls, calls_of
 from diagnosis.stragglers.judge import Slowness, job_of, judge
 from diagnosis.stragglers.peers import PeerVerdict, find_waits
-from diagnosis.stragglers.trace import UNKNOWN, Meeting, OperationKind, RankTrace, operation
+from diagnosis.stragglers.trace import (
+    UNKNOWN,
+    Meeting,
+    OperationKind,
+    RankTrace,
+    communicates,
+    operation,
+)
+from kernels.families import FamilyRules
 
 Row = tuple[int, int, int, str, float, float]
 """rank, stage, step, name, start, end"""
@@ -164,3 +173,44 @@ def test_rank_all_of_whose_links_are_slow_is_slow_in_communication() -> None:
 )
 def test_operation_is_read_from_its_name(name: str, kind: OperationKind, meeting: Meeting) -> None:
     assert operation(name)[:2] == (kind, meeting)
+
+
+def test_operation_meets_where_the_family_of_a_kernel_communicates() -> None:
+    """One list decides for both: no kernel meets in one command and works in another."""
+    rules = FamilyRules.load()
+    rows = read_table()
+    apart = [
+        row.name for row in rows
+        if communicates(row.name) != (rules.classify(row.name)[0] == "communication")
+        or (communicates(row.name) and operation(row.name).meeting is not Meeting.GROUP)
+    ]  # fmt: skip
+    assert not apart
+    missed = [
+        row.name for row in rows
+        if communicates(row.name) != (row.family == "communication") and not row.held_out
+    ]  # fmt: skip
+    assert not missed
+
+
+TEMPLATE = "void cutlass::device_kernel<{}>()"
+
+
+@pytest.mark.parametrize(
+    ("name", "meets"),
+    [
+        ("void vllm::cross_device_reduce_1stage<__half, 4>(vllm::RankData*)", True),
+        ("void sglang::cross_device_reduce_2stage<nv_bfloat16, 8>(RankData*)", True),
+        ("void aiter::allreduce_fusion_kernel_1stage<__hip_bfloat16, 8>(Params)", True),
+        ("void aiter::reduce_scatter_cross_device_store<opus::bf16_t, 8>(Params)", True),
+        ("void quickreduce::allreduce_prototype_twoshot<CodecFP>(half*)", True),
+        ("void trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>()", True),
+        ("void tensorrt_llm::kernels::twoShotAllReduceKernel<half, 8>(AllReduceParams)", True),
+        (TEMPLATE.format("cutlass::gemm::collective::CollectiveMma<MainloopSm90TmaGmma<4> >"), 0),
+        (TEMPLATE.format("flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2> >"), False),
+        ("void at::native::reduce_kernel<512, 1, at::native::NormTwoOps<float> >()", False),
+    ],
+)
+def test_kernels_of_custom_collectives_meet_and_those_of_templates_do_not(
+    name: str, meets: bool
+) -> None:
+    assert communicates(name) == meets

@@ -82,14 +82,14 @@ def test_traces_that_are_cut_give_what_came_before(
     content = text.encode()
     names, skipped = read(tmp_path, gzip.compress(content)[:-9] if compressed else content)
     assert names[:2_000] == [f"k{number}" for number in range(2_000)]
-    assert skipped[Skip.CUT] >= 1
+    assert skipped == {Skip.CUT: 1}
 
 
 def test_traces_cut_inside_of_compression_give_what_came_before(tmp_path: Path) -> None:
     content = gzip.compress(whole(*map(kernel, range(20_000))).encode())
     names, skipped = read(tmp_path, content[: len(content) // 2])
     assert 1_000 < len(names) < 20_000
-    assert skipped[Skip.CUT] >= 1
+    assert skipped == {Skip.CUT: 1}
 
 
 @pytest.mark.parametrize("size", [65_530, 65_536, 65_540, 300_000])
