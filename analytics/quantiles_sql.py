@@ -85,7 +85,7 @@ def quantiles_sql(rows: str, fraction: str) -> str:
     """
     of, about = ", ".join(_OF), ", ".join(f"any_value({name}) AS {name}" for name in _ABOUT)
     sums = f"""
-SELECT *, vx AS cov, 0 AS extra FROM (
+SELECT *, vx AS cov, 0 AS extra, 0 AS off FROM (
     SELECT {of}, bin, bin_low, bin_high, bin_unit, {", ".join(_ABOUT)},
         sum(value) OVER (same ORDER BY bin) AS x, sum(value) OVER same AS d,
         sum(standard_error ** 2) OVER (same ORDER BY bin) AS vx,

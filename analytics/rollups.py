@@ -320,7 +320,7 @@ def _of_windows(
     )
     if kind == OUTCOMES:
         return sql.outcomes_sql(chosen, period.seconds)
-    return sql.windows_sql(f"SELECT * FROM released WHERE {chosen}", period.seconds)  # noqa: S608
+    return sql.windows_sql(f"SELECT * FROM with_basis WHERE {chosen}", period.seconds)  # noqa: S608
 
 
 def _joined_sql(kept: str, fresh: str) -> str:

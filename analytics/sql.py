@@ -15,7 +15,7 @@ import pyarrow as pa
 from aggregator.releases.releases import Meanings, literal
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, judged_sql
 from aggregator.statistics.ratios import normal_quantile, shares_sql
-from aggregator.statistics.statistics import BIAS_CONFIDENCE, MODEL_AXIS, UNMEASURED
+from aggregator.statistics.statistics import BIAS_CONFIDENCE, MODEL_AXIS
 from wire.catalogue import LEFT_OUT, Bins, Catalogue
 
 SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
@@ -39,13 +39,11 @@ SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "whole_variance": (pa.float64(), "of whole"),
     "covariance": (pa.float64(), "of value with whole"),
     "sampling": (pa.float64(), "of measuring some hosts only, as ratios.fieller has it"),
+    "whole_bound": (pa.float64(), "what whole may be off by, as hosts are told on a grid"),
 }
 """Column -> Arrow type and meaning of a file of sums; all numbers but windows' ends add up."""
 
 SUM_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in SUM_MEANINGS.items()])
-
-_Z2: Final = normal_quantile() ** 2
-_HOLE: Final = f"leaf = '{UNMEASURED}'"
 
 
 @lru_cache(maxsize=1)
@@ -70,84 +68,38 @@ def bucket_sql(moment: str, period_s: int) -> str:
 
 
 def windows_sql(source: str, period_s: int) -> str:
-    """Add up windows of the view `released`, of `period_s` at most, by period."""
+    """Add up windows of the view `with_basis`, of `period_s` at most, by period.
+
+    A window without a whole has a model of few hosts there: its whole is known to be small.
+    """
     moment = bucket_sql("window_start", period_s)
     return f"""
 WITH cells AS (
-    SELECT *, split_part(cell, '/', -1) AS leaf, {model_sql()} AS model FROM ({source})
-), groups AS (
-    SELECT series, cohort, window_start, section, model, any_value(n_hosts) AS n_hosts,
-        sum(value) FILTER (NOT {_HOLE}) AS own,
-        sum(standard_error ** 2) FILTER (NOT {_HOLE}) AS own_variance,
-        max(value) FILTER ({_HOLE}) AS hole,
-        max(standard_error ** 2) FILTER ({_HOLE}) AS hole_variance,
-        max(share) FILTER ({_HOLE}) AS hole_share,
-        max(value / nullif(share, 0)) FILTER (NOT {_HOLE}) AS by_share,
-        -- The product of Fieller's two ends is c / a: it tells a, and a what sampling adds.
-        arg_max(
-            (value ** 2 - {_Z2} * standard_error ** 2) / (share_low * share_high), share
-        ) FILTER (NOT {_HOLE} AND share_low > 0 AND share_high < 1) AS product_term,
-        max(value) FILTER (cell = '{LEFT_OUT}') AS left_out,
-        max(standard_error ** 2) FILTER (cell = '{LEFT_OUT}') AS left_out_squared_error
-    FROM cells GROUP BY ALL
-), walls AS (
-    SELECT *,
-        bool_or(hole_share IS NOT NULL) OVER (
-            PARTITION BY series, cohort, window_start, section
-        ) AS walled,
-        -- GPUs times seconds are whole; of a model that nobody has, none.
-        nullif(round(
-            CASE WHEN hole_share != 0 THEN hole / hole_share ELSE by_share + hole END
-        ), 0) AS wall
-    FROM groups
-), wholes AS (
-    SELECT *, wall - hole AS measured, greatest(coalesce(
-        hole_variance - ((wall - hole) ** 2 - product_term) / {_Z2},
-        least(greatest(1 - hole / wall, 0), 1) * least(greatest(hole / wall, 0), 1)
-            * wall ** 2 / n_hosts, 0
-    ), 0) AS coins
-    FROM walls
-), of_groups AS (
-    SELECT series, cohort, section, model, {moment} AS period_start,
-        sum(wall) FILTER (walled) AS wall,
-        sum(CASE WHEN walled THEN measured ELSE own END) AS whole,
-        sum(CASE WHEN walled THEN hole_variance ELSE own_variance END) AS whole_variance,
-        sum(CASE WHEN walled THEN coins ELSE 0 END) AS sampling,
-        count(*) FILTER (NOT walled) / count(*) AS own_part,
-        sum(greatest(left_out, 0)) AS choice,
-        CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
-        CASE WHEN count(left_out) = count(*) THEN
-            sum(greatest(left_out_squared_error - greatest(left_out, 0), 0)) END
-            AS left_out_variance
-    FROM wholes GROUP BY ALL
-), of_cells AS (
-    SELECT series, cohort, section, cell, model, {moment} AS period_start,
-        any_value(leaf) AS leaf, any_value(unit) AS unit, any_value(kind) AS kind,
-        max(window_start + to_seconds(window_s)) AS until, count(*) AS windows,
-        CAST(sum(window_s) AS BIGINT) AS covered_s, CAST(sum(n_hosts) AS BIGINT) AS host_windows,
-        CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
-        sum(value * CASE kind WHEN 'mean' THEN window_s ELSE 1 END) AS value,
-        sum((standard_error * CASE kind WHEN 'mean' THEN window_s ELSE 1 END) ** 2)
-            AS squared_error,
-        max(value / nullif(share, 0) / n_hosts) AS full_scale
-    FROM cells GROUP BY ALL
-), joined AS (
-    SELECT of_cells.*, of_groups.* EXCLUDE (series, cohort, section, model, period_start),
-        kind IN ('mix', 'histogram') AS parts, {_HOLE} AS is_hole,
-        CASE kind WHEN 'indicators' THEN greatest(squared_error - coalesce(choice, 0), 0)
-            ELSE squared_error END AS variance
-    FROM of_cells JOIN of_groups USING (series, cohort, section, model, period_start)
+    SELECT *, {moment} AS period_start, CASE kind WHEN 'mean' THEN window_s ELSE 1 END AS times
+    FROM ({source})
+), choices AS (
+    SELECT series, cohort, section, period_start, count(*) AS known,
+        sum(greatest(value, 0)) AS choice, sum(value) AS left_out,
+        sum(greatest(variance - greatest(value, 0), 0)) AS left_out_variance
+    FROM cells WHERE cell = '{LEFT_OUT}' GROUP BY ALL
 )
-SELECT series, cohort, section, cell, unit, kind, period_start, until, windows, covered_s,
-    host_windows, host_s, value, variance,
-    CASE kind WHEN 'indicators' THEN left_out ELSE 0 END AS left_out,
-    CASE kind WHEN 'indicators' THEN left_out_variance ELSE 0 END AS left_out_variance,
-    CASE kind WHEN 'indicators' THEN host_windows WHEN 'mean' THEN full_scale * host_s
-        ELSE CASE WHEN is_hole THEN wall ELSE whole END END AS whole,
-    CASE WHEN parts AND NOT is_hole THEN coalesce(whole_variance, 0) ELSE 0 END AS whole_variance,
-    CASE WHEN parts AND NOT is_hole THEN variance * own_part ELSE 0 END AS covariance,
-    CASE WHEN parts AND NOT is_hole THEN sampling ELSE 0 END AS sampling
-FROM joined
+SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
+    period_start, max(window_start + to_seconds(window_s)) AS until, count(*) AS windows,
+    CAST(sum(window_s) AS BIGINT) AS covered_s, CAST(sum(n_hosts) AS BIGINT) AS host_windows,
+    CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
+    sum(value * times) AS value,
+    greatest(sum(variance * times ** 2) - coalesce(any_value(choice), 0), 0) AS variance,
+    CASE WHEN any_value(kind) != 'indicators' THEN 0
+        WHEN any_value(known) = count(*) THEN any_value(left_out) END AS left_out,
+    CASE WHEN any_value(kind) != 'indicators' THEN 0
+        WHEN any_value(known) = count(*) THEN any_value(left_out_variance) END
+        AS left_out_variance,
+    CASE WHEN count(whole) > 0 THEN sum(coalesce(whole, whole_bound / 2) * times) END AS whole,
+    sum(whole_variance * times ** 2) AS whole_variance, sum(covariance * times ** 2) AS covariance,
+    sum(sampling * times ** 2) AS sampling,
+    sum(CASE WHEN whole IS NULL THEN whole_bound / 2 ELSE whole_bound END * times) AS whole_bound
+FROM cells LEFT JOIN choices USING (series, cohort, section, period_start)
+GROUP BY series, cohort, section, cell, period_start
 """  # noqa: S608  (texts of this module)
 
 
@@ -167,7 +119,7 @@ SELECT series, {cohort} AS cohort, section, cell, any_value(unit) AS unit, any_v
     CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
     CASE WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
     sum(whole) AS whole, sum(whole_variance) AS whole_variance, sum(covariance) AS covariance,
-    sum(sampling) AS sampling
+    sum(sampling) AS sampling, sum(whole_bound) AS whole_bound
 FROM ({source})
 GROUP BY ALL
 """  # noqa: S608  (texts of this module)
@@ -337,7 +289,12 @@ def _readable(source: str, period_s: int, cohorts: str) -> str:
     rows = f"""
 SELECT *, sqrt(squared_error) / per AS standard_error, {_finite("value")} AS x,
     {_finite("whole")} AS d, {_finite("squared_error")} AS vx, {_finite("whole_variance")} AS vd,
-    {_finite("covariance")} AS cov, {_finite("sampling")} AS extra
+    {_finite("covariance")} AS cov, {_finite("sampling")} AS extra,
+    {_finite("whole_bound")} AS off,
+    value / per - {reach} * standard_error AS below,
+    value / per + {reach} * standard_error AS above,
+    CASE WHEN kind = 'mean' AND whole > whole_bound THEN whole_bound / (whole - whole_bound) ELSE 0
+        END AS part_off
 FROM (
     SELECT *, variance + greatest(coalesce(left_out, 0), 0) AS squared_error,
         CASE kind WHEN 'mean' THEN host_s ELSE 1 END AS per
@@ -349,11 +306,11 @@ SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, se
     CASE WHEN kind = 'indicators' AND windows > {cohorts} THEN 'host-windows' ELSE unit END AS unit,
     kind,
     value / per AS value, standard_error,
-    value / per - {reach} * standard_error AS low, value / per + {reach} * standard_error AS high,
+    below - abs(below) * part_off AS low, above + abs(above) * part_off AS high,
     whole, share, share_low, share_high,
     CASE WHEN kind != 'indicators' THEN 0 WHEN left_out IS NOT NULL THEN least(
         greatest(left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0),
-        host_windows
+        host_windows + whole_bound
     ) END AS bias_bound,
     windows, host_windows, host_s, host_windows / windows AS hosts,
     covered_s / {period_s} / {cohorts} AS coverage, until

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.protocol.released import CoarseCounts
 from aggregator.statistics.ratios import coverage
 from aggregator.statistics.statistics import estimate
 from bench.parts import Measured, Part, Parts
@@ -176,7 +177,7 @@ def _release(
         steps = encode_rows(task, rows, rng.bytes).sum(axis=0)
         place = f"{task.series}/{draw}"
         noise = summed_noise(settings, place, state.start_s, task.sigma_vector_1024(), len(rows))
-        cells = estimate(task, catalogue, steps + noise, len(rows))
+        cells = estimate(task, catalogue, steps + noise, CoarseCounts.of(task, len(rows)))
         bounds[0] += int(cells[0].bias_bound >= lacks)
         bounds[1] += 1
         for cell in cells:

@@ -112,6 +112,7 @@ def _suppressed(outcome: WindowOutcome) -> SuppressedWindow:
     return SuppressedWindow(
         task.series, 0, outcome.start, task.window_s, task.version, outcome.reason,
         outcome.reporting, task.n_min, float(outcome.start + task.window_s + task.lateness_s),
+        task.domain,
     )  # fmt: skip
 
 

@@ -145,6 +145,7 @@ class StoreSuppressed:
             self.hosts,
             None if task is None else task.n_min,
             self.now_s,
+            "" if task is None else task.domain,
         )
 
 

@@ -1,16 +1,48 @@
-"""What the Leader hands to the store: one released window, and nothing about any host in it."""
+"""What the Leader hands to the store: one released window, and nothing about any host in it.
+
+Readers learn counts on a fixed grid alone: how many hosts reported, and the GPUs that they have. A
+grid tells the bucket and nothing more, however many windows are seen. Random rounding, drawn anew
+for each window, would average out over windows that nearly the same hosts reported in.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import log2
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from wire.task import Task
+from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
+
+FEW_HOSTS: Final = 100
+"""A GPU model of fewer hosts is told among all others: its presence is that of some few."""
+
+
+def fewest_hosts(domain: str) -> int:
+    """Between which nothing tells: one for a demo or trial, whose handful stays readable."""
+    return 1 if domain == DEMO_DOMAIN else 10
+
+
+def host_step(hosts: int, domain: str) -> int:
+    """Give the step of the grid of host counts: 1, 2 or 5 times a power of ten, 1 % at least.
+
+    hosts       n_min of the task, so that all its windows are on one grid
+    """
+    least = max(hosts / 100, fewest_hosts(domain))
+    power = 1
+    while 10 * power < least:
+        power *= 10
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least)
+
+
+def on_grid(count: int, step: int) -> int:
+    """Round to the nearest multiple; off by half a step at most."""
+    return (count + step // 2) // step * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +92,119 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class CoarseCount:
+    """A count that is within `bound` of the true one."""
+
+    value: int
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseCapacity:
+    """What readers learn of a `Capacity`.
+
+    gpus        of all the hosts; what models have, and the GPUs of models of few hosts on top
+    by_model    GPU model index -> its GPUs; models of few hosts are left out
+    squares, squares_by_model   as in `Capacity`, the most that they can be
+    few_gpus    the most that a model has which is left out
+    """
+
+    gpus: CoarseCount
+    by_model: Mapping[int, CoarseCount]
+    squares: float
+    squares_by_model: Mapping[int, float]
+    few_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseCounts:
+    """What readers learn of how many hosts are in a release."""
+
+    hosts: CoarseCount
+    capacity: CoarseCapacity | None
+
+    @classmethod
+    def of(cls, task: Task, n: int, capacity: Capacity | None = None) -> CoarseCounts:
+        """Round the hosts of a window, and its GPUs for each host.
+
+        Those hardly move where hosts come and go, so they are no second look at the number of
+        hosts, and are rounded to what `fewest_hosts` have. Rounding sums over the models keeps
+        their total as good as one of them.
+        """
+        step = host_step(task.n_min, task.domain)
+        hosts = CoarseCount(on_grid(n, step), step // 2)
+        if capacity is None:
+            return cls(hosts, None)
+        few = 0 if task.domain == DEMO_DOMAIN else max(FEW_HOSTS, step)
+        parts = max(task.n_min // fewest_hosts(task.domain), 1)
+        return cls(hosts, _coarse_capacity(capacity, n, hosts, parts, few))
+
+
+def _coarse_capacity(
+    capacity: Capacity, n: int, hosts: CoarseCount, parts: int, few: int
+) -> CoarseCapacity:
+    """Round GPUs for each host to 1 / parts of what a host has, nearly.
+
+    few     models of fewer hosts are not told apart
+    """
+    typical = 1 << round(log2(max(capacity.gpus / n, 1)))
+    told = [model for model, own in sorted(capacity.gpus_by_model.items()) if own >= few * typical]
+    if not hosts.bound:
+        exact = {model: CoarseCount(capacity.gpus_by_model[model], 0) for model in told}
+        squares = {model: float(capacity.squares_by_model[model]) for model in told}
+        total = CoarseCount(capacity.gpus, 0)
+        return CoarseCapacity(total, exact, float(capacity.squares), squares, few * typical)
+    most = hosts.value + hosts.bound
+
+    def units(gpus: int) -> int:
+        """GPUs for each host, in units of typical / parts."""
+        return (2 * gpus * parts + n * typical) // (2 * n * typical)
+
+    def gpus_of(whole: int) -> int:
+        return whole * hosts.value * typical // parts
+
+    def bound(whole: int, off: float) -> int:
+        """`off`: units that `whole` is off by; what they are rounded down to is 1 GPU off."""
+        return int((off * most + whole * hosts.bound) * typical / parts) + 2
+
+    def squares_of(exact: int) -> float:
+        nearest = (2 * exact * parts + n * typical**2) // (2 * n * typical**2)
+        return (nearest + 0.5) * typical**2 / parts * most
+
+    summed = capacity.gpus - sum(capacity.gpus_by_model[model] for model in told)
+    before, by_model = units(summed), {}
+    for model in told:
+        summed += capacity.gpus_by_model[model]
+        whole = units(summed)
+        own = gpus_of(whole) - gpus_of(before)
+        by_model[model] = CoarseCount(own, bound(whole - before, 1.0))
+        before = whole
+    squares = {model: squares_of(capacity.squares_by_model[model]) for model in told}
+    total = CoarseCount(gpus_of(before), bound(before, 0.5))
+    return CoarseCapacity(total, by_model, squares_of(capacity.squares), squares, few * typical)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedWindow:
+    """One released window as the store keeps it: nothing in it tells how many hosts there were.
+
+    vector      as of the release; its check words are the coarse number of hosts
+    rejections  reason -> reports refused, on the grid; reasons of fewer than half a step are out
+    digest      SHA-256 of what was released: two that differ are two releases
+    """
+
+    task_id: bytes
+    task: Task
+    cohort: int
+    window_start_s: int
+    counts: CoarseCounts
+    vector: npt.NDArray[np.int64]
+    rejections: Mapping[str, int]
+    released_s: float
+    digest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ReleasedWindow:
     """One settled window of one cohort, free of host and report ids.
 
@@ -83,6 +228,19 @@ class ReleasedWindow:
     released_s: float
     capacity: Capacity | None = None
 
+    def published(self) -> PublishedWindow:
+        counts = CoarseCounts.of(self.task, self.n, self.capacity)
+        vector = self.vector.copy()
+        vector[:CHECK_WORDS] = counts.hosts.value
+        step = host_step(self.task.n_min, self.task.domain)
+        refused = {reason: on_grid(count, step) for reason, count in self.rejections.items()}
+        digest = sha256(self.n.to_bytes(8, "big") + self.vector.astype("<i8").tobytes()).digest()
+        return PublishedWindow(
+            *(self.task_id, self.task, self.cohort, self.window_start_s, counts, vector),
+            {reason: count for reason, count in refused.items() if count},
+            *(self.released_s, digest),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SuppressedWindow:
@@ -91,6 +249,7 @@ class SuppressedWindow:
     reason                      a `Reason` value
     hosts                       hosts that had reported
     window_s, version, n_min    of its task; None when the task is gone for good
+    domain                      of its task, else empty
     settled_s                   unix seconds
     """
 
@@ -103,6 +262,12 @@ class SuppressedWindow:
     hosts: int
     n_min: int | None
     settled_s: float
+    domain: str = ""
+
+    def coarse_hosts(self) -> CoarseCount:
+        """What readers learn of `hosts`; without the task, the step follows from them."""
+        step = host_step(self.hosts if self.n_min is None else self.n_min, self.domain)
+        return CoarseCount(on_grid(self.hosts, step), step // 2)
 
 
 class ReleaseStore(Protocol):

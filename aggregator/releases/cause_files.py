@@ -39,7 +39,8 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "window_start": (pa.timestamp("us"), "first moment of the window, UTC"),
     "window_s": (pa.int32(), "window length, seconds"),
     "section": (pa.string(), "incidents or hardware_faults"),
-    "n_hosts": (pa.int32(), "accepted hosts"),
+    "n_hosts": (pa.int32(), "accepted hosts, on a grid"),
+    "n_bound": (pa.int32(), "how many hosts n_hosts may be off by"),
     "corrected": (pa.bool_(), "by the measured rates of the agents' detector"),
     "correction": (pa.string(), "by which rates, or why not"),
     "by_chance": (pa.float64(), "rows that would pass two standard errors by chance"),
@@ -79,7 +80,7 @@ _ROW: Final = tuple(field.name for field in fields(CauseRow) if field.name in CA
 _TABLE: Final = tuple(field.name for field in fields(CauseTable) if field.name in CAUSE_MEANINGS)
 RELEASED_COLUMNS: Final = (
     "series, cohort, window_start, window_s, section, cell, value, standard_error, n_hosts, "
-    "bias_bound"
+    "n_bound, bias_bound"
 )
 """What `tables_of` needs of a release, for SQL."""
 
@@ -121,6 +122,7 @@ def _table(rows: Sequence[Record]) -> CauseTable:
         first["section"], first["n_hosts"], corrected, first["correction"],
         causes.judged(made, corrected=corrected), first["by_chance"],
         _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
+        first["n_bound"] or 0,
     )  # fmt: skip
 
 
@@ -160,6 +162,7 @@ def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
                 first["n_hosts"],
                 np.array([row["value"] for row in rows], dtype=np.float64),
                 np.array([row["standard_error"] for row in rows], dtype=np.float64),
+                int(first["n_bound"]),
             ),
             _read("bias_bound", first.get("bias_bound")),
         )  # fmt: skip

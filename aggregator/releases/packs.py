@@ -275,7 +275,7 @@ quarter smaller, and a question about one cell takes three times as long."""
 _KEYS: Final = ("cohort", "section", "cell")
 _REPEATING: Final = (
     "cohort", "window_s", "section", "cell", "unit", "kind", "epsilon", "delta", "domain", "scale",
-    "n_hosts", "rejections", "variance", "whole_variance", "covariance",
+    "n_hosts", "n_bound", "whole_bound", "rejections", "variance", "whole_variance", "covariance",
 )  # fmt: skip
 """Columns of few values, or of few that belong to a number of hosts: kept as a dictionary."""
 _DELTA: Final = ("window_start", "steps")

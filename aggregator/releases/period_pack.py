@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
+from aggregator.protocol.released import PublishedWindow, ReleasedWindow, SuppressedWindow
 from aggregator.statistics.causes import CAUSE_SECTIONS
 from aggregator.statistics.statistics import basis_of, estimate, named_cells, released_units
 from wire.catalogue import Catalogue
@@ -32,11 +32,12 @@ def series_period(window_start_s: int, window_s: int | None) -> str:
     return period_of(utc(window_start_s).date(), window_s)
 
 
-def write_period(folder: Path, catalogue: Catalogue, releases: Sequence[ReleasedWindow]) -> None:
+def write_period(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedWindow]) -> None:
     """Write the released windows of one task, cohort and period, in order, none of them known yet.
 
     Raises      ValueError for windows of several tasks or cohorts, OSError
     """
+    releases = [one.published() for one in windows]
     task = releases[0].task
     if any((one.task, one.cohort) != (task, releases[0].cohort) for one in releases):
         raise ValueError("expected windows of one task and cohort, got several")
@@ -45,20 +46,20 @@ def write_period(folder: Path, catalogue: Catalogue, releases: Sequence[Released
     for one in releases:
         path = release_path(folder, task.series, one.cohort, utc(one.window_start_s))
         at = one.cohort, utc(one.window_start_s), task.window_s
-        members.append(_member(path, *at, one.n, utc(one.released_s)))
+        members.append(_member(path, *at, one.counts.hosts.value, utc(one.released_s)))
     groups = _row_groups(task, catalogue, releases)
     rows = PackRows(pa.Table.from_pylist(members, MEMBER_SCHEMA), cells=groups)
     Compaction(folder).add("", task.series, period, rows)
 
 
-def write_causes(folder: Path, catalogue: Catalogue, releases: Sequence[ReleasedWindow]) -> None:
+def write_causes(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedWindow]) -> None:
     """Write the root-cause tables of windows of one period, where their task counts causes."""
-    task = releases[0].task
+    task = windows[0].task
     if not {spec.name for spec in task.sections} & set(CAUSE_SECTIONS):
         return
     records: list[dict[str, object]] = []
-    for one in releases:
-        cells = estimate(task, catalogue, one.vector, one.n, one.capacity)
+    for one in (window.published() for window in windows):
+        cells = estimate(task, catalogue, one.vector, one.counts)
         records += release_rows(one, cells).to_pylist()
     tables = tables_of(records, None, None)[::-1]
     members = {}
@@ -68,7 +69,7 @@ def write_causes(folder: Path, catalogue: Catalogue, releases: Sequence[Released
         members[path.name] = _member(path, *at, table.n, None)
     unique = pa.Table.from_pylist(list(members.values()), MEMBER_SCHEMA)
     rows = PackRows(unique, plain=cause_columns(tables))
-    period = series_period(releases[0].window_start_s, task.window_s)
+    period = series_period(windows[0].window_start_s, task.window_s)
     Compaction(folder).add(CAUSES_FOLDER, task.series, period, rows)
 
 
@@ -77,10 +78,11 @@ def write_suppressed(folder: Path, windows: Sequence[SuppressedWindow]) -> None:
     records, members = [], []
     for one in windows:
         start, settled = utc(one.window_start_s), utc(int(one.settled_s))
+        hosts = one.coarse_hosts()
         path = suppressed_path(folder, one.series, one.cohort, start, one.version)
-        members.append(_member(path, one.cohort, start, one.window_s, one.hosts, settled))
-        of_task = one.window_s, one.version, one.reason, one.hosts, one.n_min
-        record = one.series, one.cohort, start, *of_task, settled
+        members.append(_member(path, one.cohort, start, one.window_s, hosts.value, settled))
+        of_task = one.window_s, one.version, one.reason, hosts.value, one.n_min
+        record = one.series, one.cohort, start, *of_task, settled, hosts.bound
         records.append(dict(zip(SUPPRESSED_SCHEMA.names, record, strict=True)))
     rows = PackRows(
         pa.Table.from_pylist(members, MEMBER_SCHEMA),
@@ -96,7 +98,7 @@ def _member(path: Path, *values: object) -> dict[str, object]:
 
 
 def _row_groups(
-    task: Task, catalogue: Catalogue, releases: Sequence[ReleasedWindow]
+    task: Task, catalogue: Catalogue, releases: Sequence[PublishedWindow]
 ) -> Iterator[pa.Table]:
     """Estimate every window, and give the row groups of the pack's file of cells."""
     sections = [(catalogue.section(spec.name), spec) for spec in task.sections]
@@ -107,7 +109,7 @@ def _row_groups(
     }
     bias_bound = np.zeros((len(releases), len(sections)))
     for at, one in enumerate(releases):
-        found = basis_of(task, catalogue, one.vector, one.n, one.capacity)
+        found = basis_of(task, catalogue, one.vector, one.counts)
         for name, column in basis.items():
             column[at] = np.concatenate([getattr(section, name) for section in found])
         bias_bound[at] = [section.bias_bound for section in found]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.protocol.released import ReleasedWindow
+from aggregator.protocol.released import PublishedWindow
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.statistics.statistics import CELL_ARRAYS, Cell
 
@@ -57,7 +57,8 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
             "95 %), beyond the interval; NULL: released before this was known"
         ),
     ),
-    "n_hosts": (pa.int32(), "accepted hosts"),
+    "n_hosts": (pa.int32(), "accepted hosts, on a grid"),
+    "n_bound": (pa.int32(), "how many hosts n_hosts may be off by"),
     "epsilon": (pa.float64(), "epsilon of the task: one host, any 168 hours"),
     "delta": (pa.float64(), "delta of the task"),
     "domain": (pa.string(), "fleet, operator or demo: whom the task serves"),
@@ -94,9 +95,10 @@ SUPPRESSED_MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "window_s": (pa.int32(), "window length, seconds; NULL when the task is gone"),
     "version": (pa.int32(), "version of the task; NULL when the task is gone"),
     "reason": (pa.string(), "why there is no release"),
-    "n_hosts": (pa.int32(), "hosts that had reported"),
+    "n_hosts": (pa.int32(), "hosts that had reported, on a grid"),
     "n_min": (pa.int32(), "hosts that a release needs; NULL when the task is gone"),
     "settled_at": (pa.timestamp("us"), "when the Leader gave the window up, UTC"),
+    "n_bound": (pa.int32(), "how many hosts n_hosts may be off by"),
 }
 """Column -> Arrow type and meaning, in order."""
 
@@ -124,7 +126,7 @@ def suppressed_path(
     return path.with_name(f"{path.stem}-v{version or 0}.parquet")
 
 
-def release_rows(release: ReleasedWindow, cells: Sequence[Cell]) -> pa.Table:
+def release_rows(release: PublishedWindow, cells: Sequence[Cell]) -> pa.Table:
     """Give the rows of a release, in the order of the vector."""
     same, count = of_window(release), len(cells)
     columns = [
@@ -137,7 +139,7 @@ def release_rows(release: ReleasedWindow, cells: Sequence[Cell]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def of_window(release: ReleasedWindow) -> dict[str, object]:
+def of_window(release: PublishedWindow) -> dict[str, object]:
     """Give the columns that are the same for all cells of a release."""
     task = release.task
     return {
@@ -145,7 +147,8 @@ def of_window(release: ReleasedWindow) -> dict[str, object]:
         "cohort": release.cohort,
         "window_start": utc(release.window_start_s),
         "window_s": task.window_s,
-        "n_hosts": release.n,
+        "n_hosts": release.counts.hosts.value,
+        "n_bound": release.counts.hosts.bound,
         "epsilon": task.epsilon_millionths / 1e6,
         "delta": task.delta_1e12 / 1e12,
         "domain": task.domain,

@@ -23,12 +23,12 @@ from aggregator.statistics.ratios import BELOW_NOISE_ERRORS, Z, shares_sql
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Listing, list_folder
-from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
+from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
 
 _UNITS: Final = "SELECT *, steps * scale AS value, sqrt(variance) AS standard_error FROM ({packed})"
 _INPUTS: Final = f"""
 SELECT *, value AS x, whole AS d, variance AS vx, whole_variance AS vd, covariance AS cov,
-    sampling AS extra
+    sampling AS extra, whole_bound AS off
 FROM ({_UNITS})
 """
 
@@ -38,7 +38,8 @@ SELECT series, cohort, window_start, window_s, section, cell, unit, kind, value,
     value + {Z} * standard_error AS high,
     share, share_low, share_high,
     value < {BELOW_NOISE_ERRORS!r}::DOUBLE * standard_error AS below_noise,
-    bias_bound, n_hosts, epsilon, delta, domain, released_at, rejections
+    bias_bound, n_hosts, n_bound, epsilon, delta, domain, released_at, rejections,
+    {", ".join(BASIS)}
 FROM ({shares_sql(_INPUTS)})
 """
 """To be formatted with `packed`, which selects `series` and `packs.CELL_SCHEMA`.
@@ -53,6 +54,7 @@ Meanings = Mapping[str, tuple[pa.DataType, str]]
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
     "int32": "INTEGER",
+    "int64": "BIGINT",
     "double": "DOUBLE",
     "bool": "BOOLEAN",
     "timestamp[us]": "TIMESTAMP",
@@ -63,9 +65,17 @@ _PACKED: Final = "{'series': VARCHAR, 'period': VARCHAR, 'generation': VARCHAR}"
 _DAY: Final = "CAST(window_start AS DATE) AS date"
 
 
+_WITH_BASIS: Final = MEANINGS | {name: (kind, "") for name, kind in BASIS.items()}
+
+
 def released(listing: Listing) -> str:
     """Select the columns of releases and `date` of a listing, whatever files they lie in."""
-    parts = [rows(listing, MEANINGS)]
+    return f"SELECT {', '.join(MEANINGS)}, date FROM ({with_basis(listing)})"
+
+
+def with_basis(listing: Listing) -> str:
+    """Select what the numbers follow from as well."""
+    parts = [rows(listing, _WITH_BASIS)]
     if cells := listing.files(CELLS):
         packed = f"SELECT * FROM {_read_sql(cells, _PACKED)}"
         parts.append(f"SELECT *, {_DAY} FROM ({DERIVED.format(packed=packed)})")
@@ -435,6 +445,7 @@ def _windows(_: duckdb.DuckDBPyConnection, root: Path) -> str:
 
 _VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], str]]] = {
     "released": lambda _, root: released(list_folder(root)),
+    "with_basis": lambda _, root: with_basis(list_folder(root)),
     "releases": lambda *_: judged_sql("FROM released", "value", "false"),
     "latest": _latest,
     "causes": _causes,

@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from aggregator.protocol.released import ReleasedWindow, SuppressedWindow
+from aggregator.protocol.released import PublishedWindow, ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StorageUnavailable
 from aggregator.statistics.causes import CAUSE_SECTIONS
 from aggregator.statistics.correction import Detector
@@ -36,7 +35,14 @@ from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
 from .packs import DAY_S, is_packed
-from .release_files import public_folder, release_path, release_rows, utc, write_whole
+from .release_files import (
+    SUPPRESSED_SCHEMA,
+    public_folder,
+    release_path,
+    release_rows,
+    utc,
+    write_whole,
+)
 from .releases import open_duckdb, read_releases
 
 EVERY_S: Final = 3600
@@ -51,16 +57,18 @@ CREATE TABLE IF NOT EXISTS cells (
     section VARCHAR, cell VARCHAR,
     unit VARCHAR, kind VARCHAR, value DOUBLE, standard_error DOUBLE, low DOUBLE, high DOUBLE,
     share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN,
-    bias_bound DOUBLE, n_hosts INTEGER,
+    bias_bound DOUBLE, n_hosts INTEGER, n_bound INTEGER,
     epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
     PRIMARY KEY (series, cohort, window_start, section, cell)
 );
 CREATE TABLE IF NOT EXISTS suppressed (
     series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER, version INTEGER,
-    reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP,
+    reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP, n_bound INTEGER,
     UNIQUE (series, cohort, window_start, version)
 );
 ALTER TABLE cells ADD COLUMN IF NOT EXISTS bias_bound DOUBLE;
+ALTER TABLE cells ADD COLUMN IF NOT EXISTS n_bound INTEGER;
+ALTER TABLE suppressed ADD COLUMN IF NOT EXISTS n_bound INTEGER;
 """ + "".join(
     f"ALTER TABLE cells ADD COLUMN IF NOT EXISTS {name} "
     f"{'BIGINT' if pa.types.is_integer(kind) else 'DOUBLE'};"
@@ -236,6 +244,9 @@ class Store(Closing):
         Raises      StoreConflict when this window was released with another vector,
                     StorageUnavailable
         """
+        self._keep(release.published())
+
+    def _keep(self, release: PublishedWindow) -> None:
         with self._storing():
             self._complete_at_first()
             start = utc(release.window_start_s)
@@ -252,14 +263,15 @@ class Store(Closing):
 
         Raises      StorageUnavailable
         """
-        start = utc(window.window_start_s)
+        start, hosts = utc(window.window_start_s), window.coarse_hosts()
         with self._storing():
             self._complete_at_first()
             self._database.execute(
-                "INSERT OR IGNORE INTO suppressed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO suppressed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(window.series, window.cohort, start, window.window_s, window.version),
-                    *(window.reason, window.hosts, window.n_min, utc(int(window.settled_s))),
+                    *(window.reason, hosts.value, window.n_min, utc(int(window.settled_s))),
+                    hosts.bound,
                 ),
             )
             self._export_suppressed(window.series, window.cohort, start, window.version)
@@ -307,11 +319,12 @@ class Store(Closing):
         if _is_there(self._folder / release_files.SUPPRESSED_FOLDER, target):
             return
         rows = self._database.sql(
-            f"SELECT * FROM suppressed {_OF_WINDOW} AND version IS NOT DISTINCT FROM ?",
+            f"SELECT {', '.join(SUPPRESSED_SCHEMA.names)} FROM suppressed "
+            f"{_OF_WINDOW} AND version IS NOT DISTINCT FROM ?",
             params=(series, cohort, start, version),
         ).to_arrow_table()
         public_folder(target.parent.parent.parent)
-        write_whole(rows.cast(release_files.SUPPRESSED_SCHEMA), target)
+        write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
 
     def repair(self) -> int:
         """Write the files of each release that a crash left without; return how many there were.
@@ -342,7 +355,7 @@ class Store(Closing):
             self._export_suppressed(*key)
         return len(missing)
 
-    def _check_same(self, release: ReleasedWindow) -> None:
+    def _check_same(self, release: PublishedWindow) -> None:
         """Compare a window that is in a pack with what is to be written again.
 
         Raises      StoreConflict when they differ
@@ -357,28 +370,27 @@ class Store(Closing):
         found = found[found.cohort == release.cohort]
         values = {(cell.section, cell.cell): cell.value for cell in self._estimated(release)}
         known = dict(zip(zip(found.section, found.cell, strict=True), found.value, strict=True))
-        if values != known or set(found.n_hosts) != {release.n}:
+        if values != known:
             raise _conflict(release)
 
-    def _estimated(self, one: ReleasedWindow) -> list[Cell]:
-        return estimate(one.task, self._catalogue, one.vector, one.n, one.capacity)
+    def _estimated(self, one: PublishedWindow) -> list[Cell]:
+        return estimate(one.task, self._catalogue, one.vector, one.counts)
 
-    def _insert(self, release: ReleasedWindow) -> None:
+    def _insert(self, release: PublishedWindow) -> None:
         """Insert in one transaction, unless this very release is already there."""
         key = (release.task.series, release.cohort, utc(release.window_start_s))
-        digest = sha256(
-            release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
-        ).digest()
         asked = f"SELECT digest FROM windows {_OF_WINDOW}"
         known = self._database.execute(asked, key).fetchone()
         if known is not None:
-            if known[0] != digest:
+            if known[0] != release.digest:
                 raise _conflict(release)
             return
         rows = release_rows(release, self._estimated(release))
         try:
             with self._transaction():
-                self._database.execute("INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, digest))
+                self._database.execute(
+                    "INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, release.digest)
+                )
                 self._database.register("released_rows", rows)
                 self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
         finally:
@@ -424,7 +436,7 @@ class Store(Closing):
             write_whole(cause_columns(own), target)
 
 
-def _conflict(release: ReleasedWindow) -> StoreConflict:
+def _conflict(release: PublishedWindow) -> StoreConflict:
     return StoreConflict(
         f"window {utc(release.window_start_s)} of {release.task.series}, cohort {release.cohort}, "
         "was released as another vector"

@@ -186,6 +186,7 @@ class CauseTable:
     bias_bound  hosts by which `reported` of any row may be low on average, as hosts with more
                 causes than they may report left some out: upper 95 % bound, in no interval;
                 None: unknown
+    n_bound     how many hosts n may be off by
     """
 
     series: str
@@ -200,6 +201,7 @@ class CauseTable:
     by_chance: float
     scope: str
     bias_bound: float | None
+    n_bound: int = 0
 
     @property
     def shown(self) -> tuple[CauseRow, ...]:
@@ -248,7 +250,7 @@ def cause_table(
         rates is not None, correction, judged(rows, corrected=rates is not None),
         expected_by_chance(len(rows)),
         CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
-        now.bias_bound,
+        now.bias_bound, now.reported.hosts_bound,
     )  # fmt: skip
 
 
@@ -272,7 +274,8 @@ def _rows(
     rates: Rates,
     why: Sequence[str | None],
 ) -> list[CauseRow]:
-    n, reach = now.reported.hosts, normal_quantile()
+    n, reach, off = now.reported.hosts, normal_quantile(), now.reported.off
+    accused = now.reported.hosts_bound * rates.false_alarm_high
     error = found.standard_error
     below = found.share < BELOW_NOISE_ERRORS * error
     with_whole = found.covariance.sum(axis=0)
@@ -282,7 +285,11 @@ def _rows(
     moved = None if before is None else correcting.change(now.reported, before.reported, rates)
     rows = []
     for at, cause in enumerate(now.causes):
-        step = None if moved is None else (float(moved[0][at]), reach * float(moved[1][at]))
+        step = None
+        if moved is not None and before is not None:
+            grown, share = float(moved[0][at]), float(found.share[at])
+            beyond = off * abs(share) + before.reported.off * abs(share - grown)
+            step = grown, reach * float(moved[1][at]) + beyond
         part = float(parts.value[at])
         known = not np.isnan(part)
         rows.append(
@@ -292,11 +299,11 @@ def _rows(
                 reported=float(now.reported.value[at]),
                 hosts=n * float(found.share[at]),
                 standard_error=n * float(error[at]),
-                low=n * float(found.low[at]),
-                high=n * float(found.high[at]),
+                low=n * float(found.low[at]) - float(accused[at]),
+                high=n * float(found.high[at]) + float(accused[at]),
                 share=float(found.share[at]),
-                share_low=float(found.low[at]),
-                share_high=float(found.high[at]),
+                share_low=float(found.low[at]) - off * abs(float(found.low[at])),
+                share_high=float(found.high[at]) + off * abs(float(found.high[at])),
                 part=part if known else None,
                 part_low=float(parts.low[at]) if known else None,
                 part_high=float(parts.high[at]) if known else None,

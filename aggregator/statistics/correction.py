@@ -107,7 +107,7 @@ class Corrected:
 class Reported:
     """What one window released of a section.
 
-    hosts           accepted hosts
+    hosts           accepted hosts, within hosts_bound
     value           float64[k], hosts that reported each cause, noise included
     standard_error  float64[k]
     """
@@ -115,6 +115,12 @@ class Reported:
     hosts: int
     value: Floats
     standard_error: Floats
+    hosts_bound: int = 0
+
+    @property
+    def off(self) -> float:
+        """How far shares of the hosts may be off, as a part of them."""
+        return self.hosts_bound / max(self.hosts - self.hosts_bound, 1)
 
     @property
     def share(self) -> Floats:

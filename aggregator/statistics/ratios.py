@@ -67,6 +67,7 @@ def fieller(
     var_denominator: Floats,
     covariance: Floats,
     sampling: Floats | float = 0.0,
+    bound: Floats | float = 0.0,
 ) -> CellRatios:
     """Return numerator / denominator with its interval, suppressed where the denominator is noise.
 
@@ -74,19 +75,27 @@ def fieller(
     sampling    variance of numerator - r x denominator from measuring only some hosts, divided by
                 r (1 - r), which bounds the spread between hosts of a share r (Bhatia and Davis
                 2000); 0 when every host measured
+    bound       what the denominator may be off by, beyond its noise: the interval holds those of
+                all denominators within it
     Source      Fieller 1954; `sampling` adds one term to the same quadratic, as in Wilson's
                 interval of a proportion
     """
     z2 = normal_quantile() ** 2
-    given = (numerator, denominator, var_numerator, var_denominator, covariance, sampling)
-    x, d, vx, vd, cov, extra = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in given))
-    known = (d > 0) & (d**2 > z2 * vd)
-    safe = np.where(known, d, 1.0)
+    given = (numerator, denominator, var_numerator, var_denominator, covariance, sampling, bound)
+    arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in given))
+    x, d, vx, vd, cov, extra, off = arrays
+    known = (d > off) & ((d - off) ** 2 > z2 * vd)
+    safe, off = np.where(known, d, 1.0), np.where(known, off, 0.0)
     value = np.where(known, x / safe, np.nan)
-    low, high = _roots(safe**2 - z2 * vd, x * safe - z2 * cov, x**2 - z2 * vx, known)
-    wide_low, wide_high = _roots(
-        safe**2 - z2 * (vd - extra), x * safe - z2 * (cov - extra / 2), x**2 - z2 * vx, known
-    )
+    c = x**2 - z2 * vx
+    # An end moves away from zero as the denominator shrinks; at zero none of it counts.
+    clear = np.sqrt(z2 * vx)
+    least = safe + np.where(x > clear, off, -off)
+    most = safe + np.where(x > -clear, -off, off)
+    low, _ = _roots(least**2 - z2 * vd, x * least - z2 * cov, c, known)
+    _, high = _roots(most**2 - z2 * vd, x * most - z2 * cov, c, known)
+    wide_low, _ = _roots(least**2 - z2 * (vd - extra), x * least - z2 * (cov - extra / 2), c, known)
+    _, wide_high = _roots(most**2 - z2 * (vd - extra), x * most - z2 * (cov - extra / 2), c, known)
     # The sampling term is a variance only for shares in [0, 1]; outside it the plain set stands.
     meets = known & (wide_high >= 0) & (wide_low <= 1)
     low = np.where(meets, np.fmin(low, np.clip(wide_low, 0, 1)), low)
@@ -142,12 +151,13 @@ Z: Final = f"'{normal_quantile()!r}'::DOUBLE"
 _Z2: Final = f"'{normal_quantile() ** 2!r}'::DOUBLE"
 """Read from text: a bare number would be a decimal first, and rounded twice."""
 
-_INPUTS: Final = ("x", "d", "vx", "vd", "cov", "extra")
+_INPUTS: Final = ("x", "d", "vx", "vd", "cov", "extra", "off")
+_ENDS: Final = ("low", "high", "wide_low", "wide_high")
 _STEPS: Final = (
-    "known", "a", "b", "c", "wide_a", "wide_b", "spread", "wide_spread", "plain_low", "plain_high",
-    "wide_low", "wide_high",
+    "known", "c", "least", "most",
+    *(f"{part}_{end}" for part in ("a", "b", "plain") for end in _ENDS),
 )  # fmt: skip
-_MEETS: Final = "wide_high >= 0 AND wide_low <= 1"
+_MEETS: Final = "plain_wide_high >= 0 AND plain_wide_low <= 1"
 
 
 def shares_sql(source: str) -> str:
@@ -155,31 +165,38 @@ def shares_sql(source: str) -> str:
 
     The arithmetic of `fieller` in the same order of operations: the same to the last bit.
     source      rows with numerator x, denominator d, their variances vx and vd, their covariance
-                cov, and extra, as the `sampling` of `ratios.fieller`; none NULL
-    Returns     SQL of the same rows, without these six
+                cov, and extra and off, as the `sampling` and `bound` of `ratios.fieller`; none NULL
+    Returns     SQL of the same rows, without these seven
     """
+    spread = "sqrt(greatest(b_{0} * b_{0} - a_{0} * c, 0.0))"
+    ends = ", ".join(
+        f"(b_{end} {'-' if end.endswith('low') else '+'} {spread.format(end)}) / a_{end} "
+        f"AS plain_{end}"
+        for end in _ENDS
+    )
+    terms = ", ".join(
+        f"{of} * {of} - {_Z2} * {vd} AS a_{wide}{end}, x * {of} - {_Z2} * {cov} AS b_{wide}{end}"
+        for end, of in (("low", "least"), ("high", "most"))
+        for wide, vd, cov in (("", "vd", "cov"), ("wide_", "(vd - extra)", "(cov - extra / 2)"))
+    )
     return f"""
 SELECT * EXCLUDE ({", ".join((*_INPUTS, *_STEPS))}),
     CASE WHEN known THEN x / d END AS share,
     CASE WHEN known THEN CASE WHEN {_MEETS}
-        THEN least(plain_low, greatest(least(wide_low, 1.0), 0.0)) ELSE plain_low END
+        THEN least(plain_low, greatest(least(plain_wide_low, 1.0), 0.0)) ELSE plain_low END
     END AS share_low,
     CASE WHEN known THEN CASE WHEN {_MEETS}
-        THEN greatest(plain_high, greatest(least(wide_high, 1.0), 0.0)) ELSE plain_high END
+        THEN greatest(plain_high, greatest(least(plain_wide_high, 1.0), 0.0)) ELSE plain_high END
     END AS share_high
 FROM (
-    SELECT *,
-        (b - spread) / a AS plain_low, (b + spread) / a AS plain_high,
-        (wide_b - wide_spread) / wide_a AS wide_low, (wide_b + wide_spread) / wide_a AS wide_high
+    SELECT *, {ends}
     FROM (
-        SELECT *,
-            sqrt(greatest(b * b - a * c, 0.0)) AS spread,
-            sqrt(greatest(wide_b * wide_b - wide_a * c, 0.0)) AS wide_spread
+        SELECT *, {terms}
         FROM (
-            SELECT *, d > 0 AND d * d > {_Z2} * vd AS known,
-                d * d - {_Z2} * vd AS a, x * d - {_Z2} * cov AS b, x * x - {_Z2} * vx AS c,
-                d * d - {_Z2} * (vd - extra) AS wide_a,
-                x * d - {_Z2} * (cov - extra / 2) AS wide_b
+            SELECT *, d > off AND (d - off) * (d - off) > {_Z2} * vd AS known,
+                x * x - {_Z2} * vx AS c,
+                d + CASE WHEN x > sqrt({_Z2} * vx) THEN off ELSE -off END AS least,
+                d + CASE WHEN x > -sqrt({_Z2} * vx) THEN -off ELSE off END AS most
             FROM ({source})
         )
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.protocol.released import Capacity
+from aggregator.protocol.released import Capacity, CoarseCapacity, CoarseCounts
 from privacy.calibrate import SIGMA_UNIT
 from wire.catalogue import LEFT_OUT, MS_PER_S, Bound, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
@@ -108,7 +108,7 @@ class Cell:
     bias_bound      how many hosts value may be low by on average, as hosts with more indicators
                     than they may report left some out: upper 95 % bound, in no interval; 0 for
                     other kinds
-    steps ... sampling  what all of these but bias_bound follow from: `CellBasis`
+    steps ... whole_bound   what all of these but bias_bound follow from: `CellBasis`
     """
 
     section: str
@@ -131,6 +131,7 @@ class Cell:
     whole_variance: float
     covariance: float
     sampling: float
+    whole_bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,12 @@ class CellBasis:
 
     steps           int64, released sum; times `scale` it is the value
     scale           float64, readable units of a step
-    variance        float64, of the value, unit^2
+    variance        float64, of the value, unit^2; of as many hosts as there can have been
     whole           float64, what the value is a share of; NaN where there is no such thing
     whole_variance  float64, of the whole; covariance: of value and whole; sampling: see
                     ratios.fieller
+    whole_bound     float64, what the whole may be off by as hosts are told on a grid; of a model of
+                    few hosts, which has none, the most that it can be
     bias_bound      of each cell: see `Cell`
     """
 
@@ -154,6 +157,7 @@ class CellBasis:
     whole_variance: Floats
     covariance: Floats
     sampling: Floats
+    whole_bound: Floats
     bias_bound: float
 
 
@@ -164,18 +168,17 @@ def estimate(
     task: Task,
     catalogue: Catalogue,
     vector: npt.NDArray[np.int64],
-    n: int,
-    capacity: Capacity | None = None,
+    counts: CoarseCounts,
 ) -> list[Cell]:
     """Turn one released vector, or the sum of several windows of one task, into cells.
 
     vector      int64[d], steps, check words included
-    n           accepted hosts; of a sum of windows, the sum of theirs
-    capacity    GPUs of the accepted hosts; without it a mix divides by the sum of its own cells
+    counts      of the accepted hosts; of a sum of windows, the sum of theirs. Without their GPUs a
+                mix divides by the sum of its own cells
     Returns     cells in the order of the vector, without places kept for later classes
-    Raises      ValueError when the vector is not the task's or its check words are not n
+    Raises      ValueError when the vector is not the task's or its check words are other hosts'
     """
-    sections = _sections(task, catalogue, vector, n, capacity)
+    sections = _sections(task, catalogue, vector, counts)
     return [cell for released in sections for cell in released.cells()]
 
 
@@ -183,27 +186,26 @@ def basis_of(
     task: Task,
     catalogue: Catalogue,
     vector: npt.NDArray[np.int64],
-    n: int,
-    capacity: Capacity | None = None,
+    counts: CoarseCounts,
 ) -> list[CellBasis]:
     """Give what the cells of `estimate` follow from, by section; arguments as there."""
-    return [released.basis() for released in _sections(task, catalogue, vector, n, capacity)]
+    return [released.basis() for released in _sections(task, catalogue, vector, counts)]
 
 
 def _sections(
     task: Task,
     catalogue: Catalogue,
     vector: npt.NDArray[np.int64],
-    n: int,
-    capacity: Capacity | None,
+    counts: CoarseCounts,
 ) -> Iterator[_Released]:
     if vector.shape != (task.d,):
         raise ValueError(f"expected a vector of {task.d} words, got shape {vector.shape}")
-    if n < 1 or not (vector[:CHECK_WORDS] == n).all():
-        raise ValueError(f"expected check words of {n} accepted hosts, got others")
+    hosts = counts.hosts
+    if not (np.abs(vector[:CHECK_WORDS] - hosts.value) <= hosts.bound).all():
+        raise ValueError(f"expected check words of {hosts.value} accepted hosts, got others")
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         section = catalogue.section(spec.name)
-        yield _Released(section, spec, vector[place], n, capacity, task.window_s)
+        yield _Released(section, spec, vector[place], counts, task.window_s)
 
 
 def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float]]:
@@ -232,12 +234,12 @@ class _Released:
         section: Section,
         spec: SectionSpec,
         steps: npt.NDArray[np.int64],
-        n: int,
-        capacity: Capacity | None,
+        counts: CoarseCounts,
         window_s: int,
     ) -> None:
         self.section, self.spec, self.steps = section, spec, steps
-        self.n, self.capacity, self.window_s = n, capacity, window_s
+        self.hosts, self.capacity, self.window_s = counts.hosts, counts.capacity, window_s
+        n = self.most = counts.hosts.value + counts.hosts.bound
         self.scale = _scale(section, spec)
         self.value = steps * self.scale
         # Whole multiples of a step are never rounded.
@@ -257,7 +259,7 @@ class _Released:
             left_out = self.section.index(LEFT_OUT)
             error = float(np.sqrt(self.variance[left_out]))
             most = float(self.value[left_out]) + normal_quantile(2 * BIAS_CONFIDENCE - 1) * error
-            bias_bound = min(max(most, 0.0), float(self.n))
+            bias_bound = min(max(most, 0.0), float(self.most))
         chosen = {name: getattr(whole, name)[places] for name in CELL_ARRAYS}
         return CellBasis(self.spec.name, **chosen, bias_bound=bias_bound)
 
@@ -267,7 +269,7 @@ class _Released:
         reach = normal_quantile() * error
         shares = fieller(
             value, basis.whole, basis.variance, basis.whole_variance, basis.covariance,
-            basis.sampling,
+            basis.sampling, basis.whole_bound,
         )  # fmt: skip
         columns = (
             *(value, error, value - reach, value + reach, shares.value, shares.low, shares.high),
@@ -284,18 +286,25 @@ class _Released:
 
     def _whole(self) -> CellBasis:
         if self.spec.kind is SectionKind.INDICATORS:
-            return self._exact(self.n * np.ones_like(self.value))
+            return self._of_hosts(np.ones_like(self.value))
         if self.spec.kind is SectionKind.MEAN:
-            return self._exact(self.n * self.spec.coordinate_cap / self.spec.q * self.scale)
+            return self._of_hosts(self.spec.coordinate_cap / self.spec.q * self.scale)
         if is_partition(self.section) and self.capacity is not None:
             return self._measured_wall_time(self.capacity)
         return self._own_sum()
 
+    def _of_hosts(self, each: Floats) -> CellBasis:
+        """Give the basis of cells with a whole that is known for each host."""
+        basis = self._exact(self.hosts.value * each)
+        return replace(basis, whole_bound=self.hosts.bound * each)
+
     def _exact(self, whole: Floats) -> CellBasis:
         """Give the basis of all cells with a whole that is known."""
         spec, steps, scale = self.spec.name, self.steps, self.scale
-        none, covariance, sampling = np.zeros((3, len(whole)))
-        return CellBasis(spec, steps, scale, self.variance, whole, none, covariance, sampling, 0.0)
+        none, covariance, sampling, bound = np.zeros((4, len(whole)))
+        return CellBasis(
+            spec, steps, scale, self.variance, whole, none, covariance, sampling, bound, 0.0
+        )
 
     def _own_sum(self) -> CellBasis:
         """Sum of the named cells, what was not measured left out; it contains the cell itself."""
@@ -308,27 +317,32 @@ class _Released:
         covariance = np.where(counted, self.variance, 0.0)
         return replace(self._exact(value), whole_variance=variance, covariance=covariance)
 
-    def _measured_wall_time(self, capacity: Capacity) -> CellBasis:
+    def _measured_wall_time(self, capacity: CoarseCapacity) -> CellBasis:
         """Wall time, known from the roster, less what the hosts say they did not measure.
 
         Numerator and unmeasured time share one rounding uniform per host; their covariance is at
         most the rounding variance, and is taken at its worst. The unmeasured cell itself is a share
-        of all wall time, which is exact.
+        of all wall time. Cells of a model of few hosts have no whole: it would tell who is there.
         """
         basis = self._exact(np.full_like(self.value, np.nan))
         for group, members in group_members(self.section).items():
-            hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
-            squares = capacity.squares
+            gpus, squares = capacity.gpus, capacity.squares
             if group:
-                squares = capacity.squares_by_model.get(model_of(self.section, group), 0)
+                model = model_of(self.section, group)
+                if model not in capacity.by_model:
+                    basis.whole_bound[members] = capacity.few_gpus * self.window_s
+                    continue
+                gpus, squares = capacity.by_model[model], capacity.squares_by_model[model]
+            hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
             squares *= self.window_s**2  # of hosts' wall time in GPU-s
-            wall = gpus_of(capacity, self.section, group) * self.window_s
+            wall = gpus.value * self.window_s
             measured = wall - self.value[hole]
             part = float(np.clip(measured / wall, 0, 1)) if wall else 0.0
             basis.whole[members] = measured
             basis.whole_variance[members] = self.variance[hole]
             basis.covariance[members] = -self.rounding[members]
             basis.sampling[members] = part * (1 - part) * squares
+            basis.whole_bound[members] = gpus.bound * self.window_s
             basis.whole[hole], basis.whole_variance[hole] = wall, 0.0
             basis.covariance[hole] = basis.sampling[hole] = 0.0
         return basis

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from aggregator.protocol.released import CoarseCounts
 from aggregator.statistics.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
 from aggregator.statistics.causes import cause_table as released_table
 from aggregator.statistics.correction import Reported
@@ -84,7 +85,8 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
     bare = _bare_cells(outcome, catalogue)
     if outcome.released is None:
         return bare
-    cells = estimate(outcome.task, catalogue, outcome.released, outcome.n, outcome.capacity)
+    counts = CoarseCounts.of(outcome.task, outcome.n, outcome.capacity)
+    cells = estimate(outcome.task, catalogue, outcome.released, counts)
     return with_release(bare, cells)
 
 

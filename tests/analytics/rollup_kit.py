@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,35 +12,24 @@ import pyarrow.parquet as pq
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.cause_files import cause_columns, cause_path, tables_of
 from aggregator.releases.release_files import (
-    MEANINGS,
     SUPPRESSED_SCHEMA,
     release_path,
+    release_rows,
     suppressed_path,
 )
-from aggregator.statistics.statistics import Cell, estimate
+from aggregator.statistics.statistics import estimate
 from tests.aggregator.releases.release_kit import CATALOGUE
-
-_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
 
 
 def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
     """Write releases as files, without the store's own database."""
-    names = [field.name for field in fields(Cell) if field.name in MEANINGS]
     for window in windows:
-        task, start = window.task, _utc(window.window_start_s)
-        same = {
-            "series": task.series, "cohort": window.cohort, "window_start": start,
-            "window_s": task.window_s, "n_hosts": window.n,
-            "epsilon": task.epsilon_millionths / 1e6, "delta": task.delta_1e12 / 1e12,
-            "domain": task.domain, "released_at": _utc(window.released_s),
-            "rejections": json.dumps(dict(window.rejections)),
-        }  # fmt: skip
-        cells = estimate(task, CATALOGUE, window.vector, window.n, window.capacity)
-        found = [{name: getattr(cell, name) for name in names} | same for cell in cells]
-        rows = pa.Table.from_pylist(found, _SCHEMA)
-        _write(rows, release_path(folder, task.series, window.cohort, start))
-        if causes := tables_of(found, None, None):
-            _write(cause_columns(causes), cause_path(folder, task.series, window.cohort, start))
+        one, start = window.published(), _utc(window.window_start_s)
+        cells = estimate(one.task, CATALOGUE, one.vector, one.counts)
+        rows = release_rows(one, cells)
+        _write(rows, release_path(folder, one.task.series, one.cohort, start))
+        if causes := tables_of(rows.to_pylist(), None, None):
+            _write(cause_columns(causes), cause_path(folder, one.task.series, one.cohort, start))
 
 
 def write_suppressed(folder: Path, series: str, starts: Iterable[int], reason: str) -> None:
@@ -50,7 +37,7 @@ def write_suppressed(folder: Path, series: str, starts: Iterable[int], reason: s
         row = {
             "series": series, "cohort": 0, "window_start": _utc(start), "window_s": 60,
             "version": 1, "reason": reason, "n_hosts": 9_000, "n_min": 10_000,
-            "settled_at": _utc(start + 100),
+            "settled_at": _utc(start + 100), "n_bound": 50,
         }  # fmt: skip
         rows = pa.Table.from_pylist([row], SUPPRESSED_SCHEMA)
         _write(rows, suppressed_path(folder, series, 0, _utc(start), 1))

@@ -193,7 +193,7 @@ def test_outcomes_have_reasons_lag_and_rejections(fleet: FleetReleases) -> None:
     assert suppressed["reason"].tolist() == ["batch_too_small"]
     settled = ended[ended["outcome"] != "rejected"]
     assert (settled["lag_s"] / settled["windows"]).max() == pytest.approx(40.0)
-    assert ended[ended["outcome"] == "rejected"]["reports"].sum() == 12
+    assert ended[ended["outcome"] == "rejected"]["reports"].sum() == 6 * 200
 
 
 def test_causes_have_the_fleets_gpus_and_their_price(fleet: FleetReleases) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.enrolment.tasks import TaskPlan, build_task
+from aggregator.protocol.released import CoarseCounts
 from aggregator.statistics.statistics import estimate
 from collectors.interface import Source, SourceRegistry
 from edge_agent.windows.encode import encode_rows
@@ -108,13 +109,14 @@ def test_toy_metric_is_released_with_its_error(catalogue: Catalogue, tmp_path: P
     (release,) = fleet.store.written
     assert release.n == HOSTS
     assert np.array_equal(release.vector - noise.sum(axis=0), steps.sum(axis=0))
-    (exact,) = estimate(world.task, catalogue, release.vector - noise.sum(axis=0), HOSTS)
+    counts = CoarseCounts.of(world.task, HOSTS)
+    (exact,) = estimate(world.task, catalogue, release.vector - noise.sum(axis=0), counts)
     assert exact.section == "open_files"
     assert exact.unit == "files"
     # The mean of 1,000 .. 2,100 files, but for rounding to 64 steps of 10,000 files.
     rounding = 4 * 10_000 / 64 / 2 / HOSTS**0.5
     assert exact.value / HOSTS == pytest.approx(1_550, abs=rounding)
     assert exact.share == pytest.approx(exact.value / (HOSTS * 10_000))
-    (noisy,) = estimate(world.task, catalogue, release.vector, HOSTS)
+    (noisy,) = estimate(world.task, catalogue, release.vector, counts)
     assert noisy.standard_error > 0
     assert noisy.value != exact.value

@@ -77,7 +77,7 @@ def window(
         start,
         n,
         vector,
-        {"late": 2},
+        {"late": 200},
         start + 61.0,
         start + 62.5,
         capacity(n),

@@ -13,6 +13,7 @@ import pytest
 
 import aggregator.releases.store as store_module
 from aggregator import read_releases
+from aggregator.protocol.released import CoarseCounts
 from aggregator.releases.release_files import SCHEMA
 from aggregator.releases.store import Store, StoreConflict
 from aggregator.state.state_file import StorageUnavailable
@@ -22,6 +23,7 @@ from tests.aggregator.releases.release_kit import CATALOGUE, capacity, make_task
 N = 12_000
 TASK = make_task()
 VECTOR = true_steps(TASK, N, {("kernel_mix", "gpu_time/gemm"): 30_000_000.0})
+COUNTS = CoarseCounts.of(TASK, N, capacity(N))
 
 
 def opened(root: Path) -> Store:
@@ -38,7 +40,7 @@ def test_store_writes_every_cell_with_its_release(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.write(window(TASK, VECTOR, N, start=86_400))
     rows = read_releases(tmp_path / "releases")
-    want = estimate(TASK, CATALOGUE, VECTOR, N, capacity(N))
+    want = estimate(TASK, CATALOGUE, VECTOR, COUNTS)
     assert len(rows) == len(want)
     gemm = rows[(rows.section == "kernel_mix") & (rows.cell == "gpu_time/gemm")].iloc[0]
     cell = next(c for c in want if c.cell == "gpu_time/gemm")
@@ -51,7 +53,7 @@ def test_store_writes_every_cell_with_its_release(tmp_path: Path) -> None:
     assert (gemm.epsilon, gemm.delta, gemm.domain) == (2.0, 1e-9, "demo")
     assert gemm.window_start.isoformat() == "1970-01-02T00:00:00"
     assert gemm.released_at.isoformat() == "1970-01-02T00:01:02.500000"
-    assert gemm.rejections == '{"late": 2}'
+    assert gemm.rejections == '{"late": 200}'
 
 
 @pytest.mark.parametrize("domain", ["fleet", "operator"])
@@ -102,7 +104,9 @@ def test_store_refuses_another_vector_for_a_released_window(tmp_path: Path) -> N
         store.write(window(TASK, VECTOR, N))
         with pytest.raises(StoreConflict, match="another vector"):
             store.write(window(TASK, other, N))
-    assert len(read_releases(tmp_path / "releases")) == len(estimate(TASK, CATALOGUE, VECTOR, N))
+    assert len(read_releases(tmp_path / "releases")) == len(
+        estimate(TASK, CATALOGUE, VECTOR, COUNTS)
+    )
 
 
 def test_store_keeps_windows_and_cohorts_apart(tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_store_repairs_parquet_after_a_crash_between_the_two(
         assert store.repair() == 1
     assert len(files(tmp_path)) == 1
     rows = read_releases(tmp_path / "releases")
-    assert len(rows) == len(estimate(TASK, CATALOGUE, VECTOR, N))
+    assert len(rows) == len(estimate(TASK, CATALOGUE, VECTOR, COUNTS))
 
 
 def test_store_leaves_nothing_of_a_failed_transaction(

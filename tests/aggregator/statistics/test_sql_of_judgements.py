@@ -17,6 +17,8 @@ from aggregator.statistics.ratios import Floats, fieller, shares_sql
 
 AMOUNTS = st.floats(-1e15, 1e15)
 VARIANCES = st.floats(0, 1e20)
+TERMS = ("x", "d", "vx", "vd", "cov", "extra")
+BOUNDS = st.floats(0, 1e14)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_q_value_is_that_of_python(
 @settings(max_examples=25)
 @given(
     st.lists(
-        st.tuples(AMOUNTS, AMOUNTS, VARIANCES, VARIANCES, AMOUNTS, VARIANCES),
+        st.tuples(AMOUNTS, AMOUNTS, VARIANCES, VARIANCES, AMOUNTS, VARIANCES, BOUNDS),
         min_size=1,
         max_size=40,
     ),
@@ -71,7 +73,7 @@ def test_q_value_is_that_of_python(
 def test_shares_are_those_of_python_to_the_last_bit(
     database: duckdb.DuckDBPyConnection, cells: list[tuple[float, ...]], sampled: bool
 ) -> None:
-    inputs = dict(zip(("x", "d", "vx", "vd", "cov", "extra"), np.array(cells).T, strict=True))
+    inputs = dict(zip((*TERMS, "off"), np.array(cells).T, strict=True))
     inputs["extra"] = inputs["extra"] * sampled
     rows = pa.table({"row_id": range(len(cells)), **inputs})
     found = ask(database, f"FROM ({shares_sql('FROM rows')}) ORDER BY row_id", rows)
@@ -86,7 +88,7 @@ def test_share_of_noise_is_none_and_of_a_whole_is_there(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     inputs = {"x": [5.0, 5.0], "d": [10.0, 10.0], "vx": [1.0, 1.0], "vd": [1.0, 99.0]}
-    rows = pa.table({**inputs, "cov": [0.0, 0.0], "extra": [0.0, 0.0]})
+    rows = pa.table({**inputs, "cov": [0.0, 0.0], "extra": [0.0, 0.0], "off": [0.0, 0.0]})
     found = ask(database, shares_sql("FROM rows"), rows)["share"]
     assert found[0] == pytest.approx(0.5)
     assert np.isnan(found[1])

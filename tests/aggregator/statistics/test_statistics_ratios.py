@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from aggregator.statistics.ratios import (
+    CellRatios,
     coverage,
     expected_by_chance,
     fieller,
@@ -51,6 +52,20 @@ def test_fieller_with_sampling_is_wilsons_interval_without_noise() -> None:
     z2 = normal_quantile() ** 2
     assert low == pytest.approx(0.0, abs=1e-12)
     assert high == pytest.approx(z2 / (n + z2))
+
+
+@pytest.mark.parametrize("x", [-30.0, -1.0, 1.0, 30.0])
+@pytest.mark.parametrize("sampling", [0.0, 50.0])
+def test_fieller_holds_the_intervals_of_all_denominators_within_the_bound(
+    x: float, sampling: float
+) -> None:
+    def of(d: float, bound: float) -> CellRatios:
+        return fieller(*np.array([[x], [d], [4.0], [9.0], [-2.0]]), sampling, bound)
+
+    found = of(100.0, 7.0)
+    within = [of(d, 0.0) for d in np.linspace(93, 107, 29)]
+    assert found.low[0] == pytest.approx(min(one.low[0] for one in within))
+    assert found.high[0] == pytest.approx(max(one.high[0] for one in within))
 
 
 def test_fieller_of_a_negative_numerator_keeps_its_value_inside() -> None:

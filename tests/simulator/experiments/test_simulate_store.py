@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from aggregator.protocol.released import CoarseCounts
 from aggregator.releases import packs
 from aggregator.releases.release_files import NAME, MarkUnreadable, read_mark
 from aggregator.releases.releases import query, read_releases, read_windows
@@ -70,7 +71,8 @@ def test_numbers_are_those_of_the_windows_that_were_played(folder: Path) -> None
     played = [one for _, row in simulation().apart(lambda _: False) for one in row]
     first = next(one for one in played if one.released is not None)
     assert first.released is not None
-    cells = estimate(first.task, CATALOGUE, first.released, first.n, first.capacity)
+    counts = CoarseCounts.of(first.task, first.n, first.capacity)
+    cells = estimate(first.task, CATALOGUE, first.released, counts)
     found = read_releases(
         folder, series=first.task.series, since=first.start, until=first.start + 1
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from aggregator.protocol.released import CoarseCounts
 from aggregator.statistics.ratios import coverage
 from aggregator.statistics.statistics import Cell, estimate
 from edge_agent.windows.encode import encode_rows
@@ -45,7 +46,7 @@ def with_m(m: int) -> Task:
 def released(task: Task, rows: NDArray[np.int64], rng: np.random.Generator) -> list[Cell]:
     """The section's cells, of fresh choices and noise."""
     vector = encode_rows(task, rows, rng.bytes).sum(axis=0) + noise(task, HOSTS, rng)
-    cells = estimate(task, CATALOGUE, vector, HOSTS)
+    cells = estimate(task, CATALOGUE, vector, CoarseCounts.of(task, HOSTS))
     return [cell for cell in cells if cell.section == SECTION.name]
 
 
@@ -101,7 +102,7 @@ def test_bias_bound_is_zero_for_what_is_not_chosen_and_small_where_nothing_is_le
     rng = np.random.default_rng(6)
     rows = np.zeros((HOSTS, TASK.d - 2), dtype=np.int64)
     vector = encode_rows(TASK, rows, rng.bytes).sum(axis=0) + noise(TASK, HOSTS, rng)
-    cells = estimate(TASK, CATALOGUE, vector, HOSTS)
+    cells = estimate(TASK, CATALOGUE, vector, CoarseCounts.of(TASK, HOSTS))
     assert {cell.bias_bound for cell in cells if cell.kind != "indicators"} == {0.0}
     quiet = next(cell for cell in cells if cell.section == SECTION.name)
     assert quiet.bias_bound <= 5 * quiet.standard_error

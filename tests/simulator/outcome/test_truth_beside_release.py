@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from aggregator.protocol.released import CoarseCounts
 from aggregator.statistics.statistics import estimate
 from simulator.engine.interface import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
@@ -38,7 +39,8 @@ def test_truth_stands_beside_the_estimate_of_the_same_cell() -> None:
     (outcome, *_) = outcomes()
     assert outcome.released is not None
     cells = truth_cells(outcome, CATALOGUE)
-    estimates = estimate(outcome.task, CATALOGUE, outcome.released, outcome.n, outcome.capacity)
+    counts = CoarseCounts.of(outcome.task, outcome.n, outcome.capacity)
+    estimates = estimate(outcome.task, CATALOGUE, outcome.released, counts)
     of_hosts = [e for e in estimates if e.cell != LEFT_OUT]
     assert [(c.section, c.cell) for c in cells] == [(e.section, e.cell) for e in of_hosts]
     assert [c.released for c in cells] == [e.value for e in of_hosts]
