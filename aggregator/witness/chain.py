@@ -115,7 +115,7 @@ class WitnessedChain:
                 f"through, found others{_said(heads)}: nobody has the links between them; nothing "
                 "is answered: bring their own records back, or set up a Helper with a new identity"
             )
-        self._records.restored(now_s, max(heads, key=lambda head: head.sequence))
+        self._records.restored(now_s, heads[0])  # the one, or on this chain, which is kept
         self._heads = heads
         self._append()
 
