@@ -28,10 +28,7 @@ class MachineTaken(LedgerRefused):
     """Another agent spends this machine's budget: two ledgers would each spend a whole one."""
 
     code = "machine_taken"
-    recovery = (
-        "end one of them; one agent serves several Leaders from one ledger (trust.leaders), where "
-        "they share a log"
-    )
+    recovery = "end one of the two agents"
 
 
 class MachineLock:
