@@ -48,9 +48,9 @@ class MachineLock:
             held.listen()
         except OSError as error:
             held.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise MachineTaken(f"this machine's budget is spent by {_holder()}") from None
+            taken = error.errno == errno.EADDRINUSE
+            found = f"spent by {_holder()}" if taken else f"not to be had: {error.strerror}"
+            raise MachineTaken(f"this machine's budget is {found}") from None
         self._socket = held
         Thread(target=self._tell, args=(held,), daemon=True).start()
 
@@ -75,14 +75,16 @@ class MachineLock:
 
 def _holder() -> str:
     """Name the process that has it: what the kernel says of it, and what it says itself."""
+    told = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(_ANSWER_S)
             asking.connect(_NAME)
             packed = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             pid, uid, _ = _CREDENTIALS.unpack(packed)
-            told = asking.recv(_MOST_ANSWER)
+            with suppress(OSError):
+                told = asking.recv(_MOST_ANSWER)
     except OSError:
-        return "another agent, which says nothing of itself"
+        return "another process, which does not answer"
     where = printable(os.fsdecode(told)) or "a folder that it does not tell"
     return f"the agent of {where}, {f'pid {pid}' if pid else 'in a container'}, of {user_name(uid)}"

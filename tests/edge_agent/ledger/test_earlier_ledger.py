@@ -111,8 +111,10 @@ def test_series_of_an_unknown_leader_binds_every_leader(
     others = other.task(weight=100_000, version=3)
     later = dataclasses.replace(others, version=4)
     shorter = other.task(weight=100_000, version=4, window_s=20)
-    told = [(other, shorter), (other, others), (other, later), (world, task)]
-    wanted = [Reason.FIELD, Reason.TASK_SUPERSEDED, "taken", "taken"]
+    older = dataclasses.replace(task, version=2)
+    told = [(world, older), (other, shorter), (other, others), (other, later), (world, task)]
+    superseded = Reason.TASK_SUPERSEDED
+    wanted = [superseded, Reason.FIELD, superseded, "taken", "taken"]
     assert answers(world, view, *told) == wanted
 
 
