@@ -122,6 +122,29 @@ def test_second_leader_gets_no_weight_that_the_fleet_has(fleets: Fleets) -> None
     assert [refused.reason.value for refused in runtime.refused] == ["weight"]
 
 
+def test_next_leader_gets_the_budget_once_the_old_one_is_unpinned(
+    fleets: Fleets, tmp_path: Path
+) -> None:
+    """A Leader's new identity: what the old one's tasks spent stays spent."""
+    old, new = fleets.fleet.task(), fleets.other.task(first=T0 + WEEK_S)
+    ledger = new_ledger(tmp_path, fleets.fleet)
+    before = fleets.runtime(ledger)
+    tid = give(before, fleets.fleet, old)
+    before.tell(RosterReceived(fleets.fleet.roster({"minute": 600_000}), T0))
+    before.tell(EpochDue(T0))
+    close(before, old, tid, T0)
+    give(before, fleets.other, new)
+    assert served(before) == {(old.leader_pk, 1)}
+    pinned = fleets.fleet.pins
+    fleets.fleet.pins = dataclasses.replace(pinned, leaders=frozenset({new.leader_pk}))
+    after = fleets.runtime(ledger)
+    give(after, fleets.fleet, old)
+    give(after, fleets.other, new)
+    assert served(after) == {(new.leader_pk, 1)}
+    (host,) = ledger.view(fleets.fleet.host_ids).hosts
+    assert [entry.weight_millionths for entry in host.entries] == [600_000]
+
+
 def test_trial_leaves_its_names_to_the_fleet(fleets: Fleets, tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path, fleets.fleet)
     give(fleets.runtime(ledger), fleets.other, fleets.other.task(window_s=20, weight=100_000))
