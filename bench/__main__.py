@@ -35,6 +35,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "readers": {
         "liar": "bench.readers_liar",
+        "recent": "bench.readers_recent",
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "scale": {
