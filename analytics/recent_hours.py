@@ -21,7 +21,7 @@ from .sql import SUM_MEANINGS, cells_sql, merged_sql, windows_sql
 
 RECENT_VIEW: Final = "recent"
 MINUTES: Final = 60
-MOST_MINUTES: Final = 60 * 24 * 42  # longer ones are what roll-ups are for
+MOST_MINUTES: Final = 20_160  # two weeks; longer ones are what roll-ups are for
 
 Select = Callable[[Listing], str]
 

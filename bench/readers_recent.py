@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,8 @@ PAIRS: Final = (("gemm", "attention"), ("conv", "softmax"), ("norm", "elementwis
 _FAMILY: Final = re.compile("gpu_time/(?!reserved)")
 LENGTHS: Final = (15, 30, 60, 120)
 """Of the last minutes that are compared with those before, all of them at each minute."""
+LONGEST_MINUTES: Final = 180
+"""So long a step is waited for."""
 
 Hosts = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]  # windows by cells; parts of all GPU time
@@ -76,7 +79,6 @@ def measure(kept: Parts) -> Measured:
     table = _rated(held)
     worst = max(table, key=lambda row: abs(row["percent"] - 95.0))
     seen = [minutes for part in parts for minutes in part["seen"]]
-    false = sum(part["false"] for part in parts if part["truth"] == "quiet")
     return Measured(
         [
             Figure("recent_error_points_12500", errors[""], _POINTS, 1.04),
@@ -96,9 +98,6 @@ def measure(kept: Parts) -> Measured:
             Figure(
                 "step_5_points_seen_minutes_p50", float(np.median(seen)),
                 f"minutes until a step is told, median of {len(seen)}",
-            ),
-            Figure(
-                "recent_changes_told_of_none", float(false), "rows told in two quiet days, by seed"
             ),
         ],
         {"recent_coverage": table},
@@ -122,7 +121,7 @@ def play(truth: str, seed: int) -> Part:
     """Release two days of a fleet whose truth is known, and read them back.
 
     Returns     held: how many intervals held the truth, of how many, by kind; seen: minutes after
-                which each step was told; false: rows told where nothing changed
+                which each step was told
     """
     task = _task("default", evenly=True)
     shares = _shares(truth, 60 * HOURS)
@@ -131,12 +130,8 @@ def play(truth: str, seed: int) -> Part:
         _write(Path(name), task, seed, shares, hosts)
         start = task.first_window
         held = list(_held(fleet, task, truth, shares, hosts))
-        told = _told(fleet, start) if truth in {"quiet", FAR} else pd.DataFrame()
-    return {
-        "truth": truth, "held": held,
-        "seen": _seen(told) if truth == FAR else [],
-        "false": len(told) if truth == "quiet" else 0,
-    }  # fmt: skip
+        seen = list(_seen(fleet, start)) if truth == FAR else []
+    return {"truth": truth, "held": held, "seen": seen}
 
 
 def _task(plan: str, *, evenly: bool) -> Task:
@@ -266,43 +261,34 @@ def _held(
                 }  # fmt: skip
 
 
-def _told(fleet: FleetReleases, start: int) -> pd.DataFrame:
-    """Give the changes that are told, of each minute: `series` is its place, `minutes` of what."""
-    found = []
-    for minutes in LENGTHS:
-        since = utc(start + 60 * (BEFORE + 1) * minutes - 60)
-        after = fleet.recent(minutes=minutes, since=since)
-        before = fleet.recent(
-            minutes=BEFORE * minutes, since=utc(start + 60 * BEFORE * minutes - 60)
-        )
-        ends = before["period_start"] + pd.to_timedelta(before["period_s"], unit="s")
-        # A minute of each is what `FleetReleases.change` compares.
-        before = before.assign(series=ends.astype(str))
-        rows = changes(
-            before, after.assign(series=after["period_start"].astype(str)), errors=MINUTE_ERRORS
-        )
-        ended = (rows["after_start"] - utc(start)).dt.total_seconds() // 60 + minutes
-        told = rows[rows["told"]]
-        found.append(told.assign(minutes=minutes, at=ended))
-    return pd.concat(found, ignore_index=True)
-
-
-_LONGEST: Final = 180.0  # minutes that are waited for a step to be told
-
-
-def _seen(told: pd.DataFrame) -> list[float]:
+def _seen(fleet: FleetReleases, start: int) -> Iterator[float]:
     """Give how many minutes after each step it was told first; the longest where later."""
     cells = list(Catalogue.load().section(SECTION).cells)
-    found = []
     for number, hour in enumerate(STEP_HOURS[FAR]):
+        step = utc(start + 3600 * hour)
+        found = [_told(fleet, step, minutes) for minutes in LENGTHS]
+        told = pd.concat(found, ignore_index=True)
         sign = 1 if number % 2 == 0 else -1
         for pair in _pairs(cells):
             for cell, way in zip(pair, (-sign, sign), strict=True):
                 rows = told[(told["cell"] == cells[cell]) & (told["change"] * way > 0)]
-                after = rows["at"] - 60 * hour
-                after = after[(after > 0) & (after <= _LONGEST)]
-                found.append(float(after.min()) if len(after) else _LONGEST)
-    return found
+                yield float(rows["after"].min()) if len(rows) else LONGEST_MINUTES
+
+
+def _told(fleet: FleetReleases, step: datetime, minutes: int) -> pd.DataFrame:
+    """Give what `FleetReleases.change` tells at each minute after a step; `after`: which it is."""
+    last, length = step + timedelta(minutes=LONGEST_MINUTES), timedelta(minutes=minutes)
+    later = fleet.recent(minutes=minutes, since=step, until=last)
+    before = fleet.recent(minutes=BEFORE * minutes, since=step - length, until=last - length)
+    ends = before["period_start"] + pd.to_timedelta(before["period_s"], unit="s")
+    # Each minute is compared by itself, as if it were another series.
+    rows = changes(
+        before.assign(series=ends.astype(str)),
+        later.assign(series=later["period_start"].astype(str)),
+        errors=MINUTE_ERRORS,
+    )
+    rows = rows[rows["told"]]
+    return rows.assign(after=(rows["after_start"] + length - step).dt.total_seconds() / 60)
 
 
 def _rated(held: pd.DataFrame) -> list[dict[str, Any]]:

@@ -15,7 +15,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastapi import FastAPI, Query, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 from starlette.responses import Response
 
 from aggregator.releases.release_files import SimulatedMark
@@ -101,11 +108,24 @@ class RecentAsked(RowsAsked):
         _Moment | None, Field(description="minutes that end after it, UTC; without it the newest")
     ] = None
     until: Annotated[_Moment | None, Field(description="minutes that end by it, UTC")] = None
-    minutes: Annotated[
-        int, Field(description="how many minutes are added up", ge=1, le=MOST_MINUTES)
-    ] = MINUTES
     section: _SECTION = None
+    minutes: Annotated[
+        int,
+        Field(
+            description="how many minutes are added up; more than an hour's of one section alone",
+            ge=1,
+            le=MOST_MINUTES,
+        ),
+    ] = MINUTES
     by_cohort: _BY_COHORT = False
+
+    @field_validator("minutes")
+    @classmethod
+    def _of_a_section(cls, minutes: int, known: ValidationInfo) -> int:
+        """All sections of days would be read at once."""
+        if minutes > MINUTES and known.data.get("section") is None:
+            raise ValueError("expected a section")
+        return minutes
 
     def frame(self, source: ReleaseSource, until: datetime | None) -> pd.DataFrame:
         return source.recent(
