@@ -248,6 +248,8 @@ def test_rows_are_asked_for_by_known_parameters_and_recorded(tmp_path: Path) -> 
             answer = asked.get(f"/api/v1/releases/cells.parquet?{query}")
             assert (answer.status_code, "detail" in answer.json()) == (422, True)
         assert asked.get("/api/v1/releases/causes.parquet?section=other").status_code == 422
+        long = asked.get("/api/v1/releases/recent.parquet?minutes=61")
+        assert (long.status_code, "of one section" in long.json()["detail"]) == (422, True)
         for since in ("0001-01-01T00:00:00", "9999-12-31T23:59:59-12:00", "1970-01-01T00:00Z"):
             query = f"since={since}&until={since}".replace("+", "%2B")
             answer = asked.get(f"/api/v1/releases/windows.parquet?{query}")
@@ -255,7 +257,7 @@ def test_rows_are_asked_for_by_known_parameters_and_recorded(tmp_path: Path) -> 
         tag = {"if-none-match": answer.headers["etag"]}
         again = asked.get(f"/api/v1/releases/windows.parquet?{query}", headers=tag)
         assert again.status_code == 304
-    assert len(record.read_text().splitlines()) == 9
+    assert len(record.read_text().splitlines()) == 10
 
 
 def test_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
