@@ -55,8 +55,9 @@ class _Day:
 
     means       float32[d] each: what a host sent on average, steps
     places      host_id -> its place; left_out: the places of each window's
-    suspects    of the windows since one was suppressed as impossible: left out of each that was
-                released, and of none that was suppressed; None before
+    suppressing windows are suppressed as impossible
+    suspects    hosts that were left out of each window that was released since, and of none that
+                was suppressed; None: none was released
     passed      windows that were released since
     """
 
@@ -65,8 +66,8 @@ class _Day:
     means: list[NDArray[np.float32]] = field(default_factory=list)
     places: dict[bytes, int] = field(default_factory=dict)
     left_out: list[NDArray[np.int32]] = field(default_factory=list)
+    suppressing: bool = False
     suspects: Hosts | None = None
-    innocent: set[bytes] = field(default_factory=set)
     passed: int = 0
 
 
@@ -97,7 +98,7 @@ class LeftOut:
         if not left_out:
             return
         day = self._day(chain, task, window_start_s)
-        day.innocent |= left_out
+        day.suppressing = True
         if day.suspects is not None:
             day.suspects -= left_out
 
@@ -108,17 +109,15 @@ class LeftOut:
         day.means.append((window.vector / window.n).astype(np.float32))
         places = [day.places.setdefault(host, len(day.places)) for host in left_out]
         day.left_out.append(np.array(places, np.int32))
-        if day.innocent:
+        if day.suppressing:
             self._pass(day, left_out)
 
     def _pass(self, day: _Day, left_out: Hosts) -> None:
         """A window passed among those that do not: its hosts are cleared, if one host is at it."""
-        before = day.suspects
-        day.suspects = (left_out if before is None else before & left_out) - day.innocent
+        day.suspects = left_out if day.suspects is None else day.suspects & left_out
         day.passed += 1
         if not day.suspects:
-            day.innocent.clear()
-            day.suspects, day.passed = None, 0
+            day.suppressing, day.suspects, day.passed = False, None, 0
             return
         # So many windows leave no honest host out of each of them but by this chance.
         by_chance = day.passed * log(1 / self.share)

@@ -51,9 +51,10 @@ def play(task: Task, left_out: LeftOut, errors: float, step: float = 0.0) -> Non
         left_out.released(CHAIN, released, out)
 
 
-def test_host_that_goes_on_lying_is_named_once_the_day_is_over(task: Task) -> None:
+@pytest.mark.parametrize("step", [0.0, 10.0])
+def test_host_that_goes_on_lying_is_named_once_the_day_is_over(task: Task, step: float) -> None:
     left_out = LeftOut(0.1, Random(1))
-    play(task, left_out, errors=3)
+    play(task, left_out, 3, step)
     (shift,) = left_out.named.values()
     assert (shift.host_id, shift.section) == (LIAR, "kernel_mix[5]")
     error = 100 * task.sections[0].sigma_1024 / SIGMA_UNIT / np.sqrt(400)
