@@ -45,7 +45,7 @@ def measure(kept: Parts) -> Measured:
         for row in kept.get(f"liar_{hosts}", partial(_methods, hosts))["rows"]
     ]
     of = {(row["hosts"], row["method"]): row for row in rows}
-    day = "percent of full scale, of a day's mean"
+    day = f"{_PERCENT}, of a day's mean, with leave_out = 0.1"
     figures = [
         Figure("one_liar_shift_percent", of[12_500, "left out, 10 %"]["caught_from"], day),
         Figure(
