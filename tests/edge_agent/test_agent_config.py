@@ -40,6 +40,10 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
         (('user = "pointillist-agent"', "user = 5"), r"host\.user: expected text in quotes, got 5"),
         (('leaders = ["00', 'leaders = ["zz'), r"trust\.leaders\[0\]: expected lower-case hex"),
         (('leaders = ["0011', 'leaders = ["'), "expected keys of 32 bytes"),
+        (
+            ('helpers = ["', f'helpers = ["{"00112233445566778899aabbccddeeff" * 2}", "'),
+            r"trust: helpers: expected a key in one role, leaders or helpers, got 0011.* in both",
+        ),
         (("[host]", "[host"), "expected TOML"),
         (('folder = "/var/lib/pointillist/log"', ""), r"transport: expected either folder"),
         (("allow_local = []", "allow_local = 5"), "expected an array, got 5"),

@@ -14,12 +14,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import wire
+from aggregator.enrolment.tasks import sign_roster
 from aggregator.party.channel import ChannelHelper, prepare_socket_folder, serve
 from aggregator.party.channel_address import ChannelAddress
 from aggregator.protocol.released import ReleasedWindow
@@ -38,10 +40,12 @@ from tests import protocol_kit
 from tests.agent_world import T0, MemoryRuntime, NoNoise, Party, World, told
 from transport.embedded.embedded import EmbeddedLog
 from transport.interface import create_topics
+from wire import labels
 from wire.catalogue import Catalogue
-from wire.envelope import unwrap
+from wire.envelope import Signed, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.fields import TaskId, host_id, task_id
+from wire.roster import FleetName, Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
@@ -114,6 +118,18 @@ class Player:
         (Path(folder) / "fleet.json").write_text(json.dumps(told))
         with EmbeddedLog(Path(folder) / "log") as log:
             create_topics(log)
+        return {}
+
+    def sign_roster(self, folder: str, version: int, window: int, name: str = "") -> Answer:
+        """Sign the roster anew, in force from a window on; without a name it names no fleet."""
+        fleet = Fleet(Path(folder))
+        named = FleetName(fleet.leader.pk, fleet.helper.pk, name) if name else None
+        body = Roster.decode_body(Signed.decode(fleet.roster, labels.ROSTER).body)
+        since_s = fleet.window(window)
+        roster = replace(body, version=version, effective_from=since_s, fleet=named)
+        signed = sign_roster(roster, fleet.leader.signing, fleet.helper.signing)
+        file = fleet.folder / "fleet.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"roster": signed.hex()}))
         return {}
 
     def agents(self, folder: str, hosts: list[int], window: int) -> Answer:

@@ -139,9 +139,10 @@ def check(fleet: str) -> None:
     """Each report of the log is in the release, and nothing else; both transcripts agree."""
     folder = Path(fleet)
     told = json.loads((folder / "fleet.json").read_text())
-    keys = (SigningKey.from_seed_bytes(bytes.fromhex(told[name][0])) for name in PARTIES)
+    seeds = (bytes.fromhex(told[name][0]) for name in PARTIES)
+    leader_pk, helper_pk = (SigningKey.from_seed_bytes(seed).public_bytes for seed in seeds)
     leader, helper = (read_transcript(folder / f"{name}.sqlite") for name in PARTIES)
-    parties = PinnedParties(*(key.public_bytes for key in keys))
+    parties = PinnedParties(leader_pk, helper_pk)
     verdict = verify_transcripts(leader, helper, parties)
     assert (verdict.problems, verdict.releases, verdict.unsigned) == ([], 1, 0)
     with EmbeddedLog(folder / "log") as log:
@@ -183,3 +184,30 @@ def test_new_version_reads_the_old_ones_catalogue(trees: Mapping[str, Tree]) -> 
     old, new = trees["old"], trees["new"]
     file = str(old.root / "wire" / "catalogue.toml")
     assert new("catalogue", file=file)["catalogue"] == old("tree")["catalogue"]
+
+
+def test_roster_of_before_is_read_until_one_names_its_fleet(
+    trees: Mapping[str, Tree], fleet: str
+) -> None:
+    """The first that names it binds a host: none without a name is taken any more."""
+    old, new = trees["old"], trees["new"]
+    old("agents", folder=fleet, hosts=EVERYBODY, window=0)
+    assert is_everybody(release(trees, fleet, 0, "new", "new"))
+    new("sign_roster", folder=fleet, version=2, window=1, name="fleet-1")
+    assert new("agents", folder=fleet, hosts=EVERYBODY, window=1)["sealed"] == HOSTS
+    assert is_everybody(release(trees, fleet, 1, "new", "new"))
+    new("sign_roster", folder=fleet, version=3, window=2)
+    told = new("agents", folder=fleet, hosts=EVERYBODY, window=2)
+    assert "roster_fleet" in told["refused"]
+
+
+def test_old_agents_refuse_a_roster_that_names_its_fleet_and_spend_nothing(
+    trees: Mapping[str, Tree], fleet: str
+) -> None:
+    """Parties first: the Leader names the fleet before its hosts can read that."""
+    old, new = trees["old"], trees["new"]
+    new("sign_roster", folder=fleet, version=1, window=0, name="fleet-1")
+    told = old("agents", folder=fleet, hosts=EVERYBODY, window=0)
+    assert told == {"sealed": 0, "refused": ["field", "no_roster"]}
+    assert new("agents", folder=fleet, hosts=EVERYBODY, window=0)["sealed"] == HOSTS
+    assert is_everybody(release(trees, fleet, 0, "new", "new"))

@@ -37,7 +37,7 @@ from transport.files.private_files import JoinToken
 from wire import labels
 from wire.envelope import Kind, Signed, wrap
 from wire.join import JoinRequest
-from wire.roster import EntryAnswer, Roster
+from wire.roster import EntryAnswer, FleetName, Roster
 from wire.topics import ENTRIES, join_key
 
 HELPER = signing_key("helper")
@@ -87,6 +87,24 @@ def test_roster_takes_in_tokens_and_starts_with_a_week(tmp_path: Path) -> None:
     third = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
     assert left_out(third) == {"3.join": "join_token"}
     assert third.summary["hosts"] == 3
+
+
+def test_rosters_are_named_from_when_the_plans_file_says_so(tmp_path: Path) -> None:
+    plans, previous = plans_file(tmp_path), tmp_path / "1.roster"
+    for number in range(2):
+        join(tmp_path, number)
+    previous.write_bytes(enrol_folder(plans, tmp_path, None, LEADER, now_s=T0).roster)
+    table = f'[fleet]\nname = "NAME"\nhelper_pk = "{HELPER.public_bytes.hex()}"\n'
+    without = plans.read_text()
+    for name in ("fleet-1", ""):  # what names it once goes on by itself
+        plans.write_text(without + (table.replace("NAME", name) if name else ""))
+        made = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0, remove=[host(0).host_id])
+        body = Roster.decode_body(Signed.decode(made.roster, labels.ROSTER).body)
+        assert body.fleet == FleetName(LEADER.public_bytes, HELPER.public_bytes, "fleet-1")
+        previous.write_bytes(made.roster)
+    plans.write_text(without + table.replace("NAME", "fleet-2"))
+    with pytest.raises(EnrolmentError, match=r"the roster before, fleet-1, got fleet-2"):
+        enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
 
 
 STOLEN = replace(token("x"), signing=signing_key("another token"))

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggregator.enrolment.roster_review import RosterEvidence, accepted_hosts, signed_before
-from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster
-from aggregator.protocol.directory import PinnedParties
+from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster, sign_task
+from aggregator.protocol.directory import Directory, PinnedParties
 from privacy.budget import WEEK_S
 from privacy.signing import SigningKey
 from tests.enrolment_kit import LEADER, entry, pinned, request, token, vouchers
-from tests.protocol_kit import signing_key
+from tests.protocol_kit import signing_key, small_task
 from wire import labels
 from wire.envelope import Signed
 from wire.join import JoinRequest
 from wire.rejection import ReportRejected
-from wire.roster import PlanMembership, Roster
+from wire.roster import FleetName, PlanMembership, Roster
 
 HELPER = signing_key("helper")
 WEEK = 2900 * WEEK_S
@@ -49,6 +50,7 @@ def countersign(
     now_s: float = NOW,
     accept: str | None = None,
     told: int = 1,
+    **more: Any,
 ) -> dict[str, object]:
     counts: list[dict[str, int | float]] = []
     evidence = RosterEvidence(
@@ -57,6 +59,7 @@ def countersign(
         operators=pinned(*OPERATORS),
         first=not before,
         accepted_change=accept,
+        **more,
     )
     draft = leader_sign(Signed(labels.ROSTER, new.encode_body()).encode(), LEADER)
     try:
@@ -88,6 +91,47 @@ def test_first_roster_and_a_tenth_a_week_are_signed_without_a_word() -> None:
     said = countersign(roster(2, WEEK, swapped(2)), swapped(2), FIRST)
     assert (said["hosts_added"], said["hosts_removed"]) == (2, 2)
     assert (said["hosts_changed_in_a_week"], said["percent_changed_in_a_week"]) == (4, 10.0)
+
+
+FLEET = FleetName(LEADER.public_bytes, HELPER.public_bytes, "fleet-1")
+
+
+def test_roster_of_another_fleet_or_of_none_any_more_is_not_signed() -> None:
+    """Nor taken by a party: the first that names its fleet binds both."""
+    named = replace(roster(2, WEEK, HONEST), fleet=FLEET)
+    assert countersign(named, HONEST, FIRST)["fleet"] == "fleet-1"
+    third = replace(named, version=3, effective_from=WEEK + WEEK_S)
+    assert countersign(third, HONEST, FIRST, named)["version"] == 3
+    swapped_keys = replace(FLEET, leader_pk=FLEET.helper_pk, helper_pk=FLEET.leader_pk)
+    for fleet in (None, replace(FLEET, name="fleet-2"), swapped_keys):
+        wrong = replace(third, fleet=fleet)
+        with pytest.raises(ReportRejected, match="roster_fleet"):
+            countersign(wrong, HONEST, FIRST, named, told=0)
+        known = Directory(PinnedParties(LEADER.public_bytes, HELPER.public_bytes))
+        for one in (FIRST, named):
+            known.add_roster(sign_roster(one, LEADER, HELPER))
+        with pytest.raises(ReportRejected, match="roster_fleet"):
+            known.add_roster(sign_roster(wrong, LEADER, HELPER))
+
+
+def test_helper_that_pins_the_fleet_signs_no_other_and_reads_what_was_before() -> None:
+    pinned_fleet = PinnedParties(LEADER.public_bytes, HELPER.public_bytes, "fleet-1")
+    other = replace(FIRST, fleet=replace(FLEET, name="fleet-2"))
+    for wrong in (FIRST, other):
+        with pytest.raises(ReportRejected, match="roster_fleet: expected a roster of the fleet fl"):
+            countersign(wrong, HONEST, told=0, fleet="fleet-1")
+    assert countersign(replace(FIRST, fleet=FLEET), HONEST, fleet="fleet-1")["version"] == 1
+    assert Directory(pinned_fleet).add_roster(sign_roster(FIRST, LEADER, HELPER)).version == 1
+    with pytest.raises(ReportRejected, match="roster_fleet"):
+        Directory(pinned_fleet).add_roster(sign_roster(other, LEADER, HELPER))
+
+
+def test_cohorts_below_n_min_are_told_and_signed() -> None:
+    """A fleet begins small: its hosts send nothing meanwhile."""
+    for n_min, below in ((40, None), (41, 1)):
+        task = small_task(LEADER, HELPER, n_max=50, n_min=n_min, t=30, expiry=WEEK + 10**6)
+        served = [sign_task(task, LEADER, HELPER)[1]]
+        assert countersign(FIRST, HONEST, tasks=served).get("cohorts_below_n_min") == below
 
 
 def test_swap_of_nine_tenths_is_refused_without_the_word() -> None:

@@ -18,7 +18,7 @@ import pytest
 from collectors.devices.device_port import DeviceReading, DeviceSample, Field
 from collectors.interface import SourceRegistry
 from collectors.records.activity import Record
-from edge_agent.config import LogSection, ReplaySection, SourcesSection, TrustSection
+from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection, TrustSection
 from edge_agent.local.gathering import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
@@ -29,12 +29,15 @@ from edge_agent.service.doctor import AgentState, ThisMachine, library
 from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
+from tests.agent_world import T0
 from tests.local_kit import BOOT, S, activity, at, flattener, one_of_each, ticks
 from transport.process import supervision
 from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
 from transport.process.supervision import Notifier
 from transport.settings.config import ConfigError, assignment, overlay
 from wire.catalogue import Catalogue
+from wire.envelope import Kind
+from wire.topics import ROSTERS, roster_key
 
 _ENSURE_USERS = "from transport.process.privileges import ensure_users; ensure_users()"
 UNITS = sorted(Path("deploy/systemd").glob("*.service"))
@@ -216,6 +219,22 @@ def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     ill = {one.name: one for one in examine(AgentState(made.config))}
     assert ill["key"].verdict is CheckVerdict.BROKEN
     assert ill["ledger"].do == "pointillist agent ledger recover"
+
+
+def test_doctor_names_the_series_whose_cohort_is_too_small(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 2)
+    assert _cohorts(made.config).found == "no series waits for hosts"
+    weights = {"demo": 600_000}
+    small = made.world.roster(weights, version=2, crowd=79)
+    made.publish(ROSTERS, roster_key(), Kind.ROSTER, small)
+    made.run(T0 + 2, T0 + 4)
+    assert _cohorts(made.config).verdict is CheckVerdict.ABSENT
+    assert "demo: roster_small: 79 hosts on the roster" in _cohorts(made.config).found
+
+
+def _cohorts(config: AgentConfig) -> Finding:
+    return next(one for one in examine(AgentState(config)) if one.name == "cohorts")
 
 
 def test_doctor_asks_the_broker() -> None:

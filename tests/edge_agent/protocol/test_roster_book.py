@@ -30,8 +30,11 @@ from tests.agent_world import (
     reports,
     started,
 )
+from wire import labels
+from wire.envelope import Signed
 from wire.fields import Scheme, task_id
 from wire.rejection import Reason, ReportRejected
+from wire.roster import Roster
 
 
 def book(world: World, *, weekly: bool = True) -> RosterBook:
@@ -110,11 +113,14 @@ def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> No
     task = World(1).task(n_max=100, n_min=80, t=10)
     assert crowd_fault(task, Crowd(100, 10)) is None
     assert crowd_fault(task, Crowd(100, 11)) is Withheld.OPERATOR_LARGE
+    assert crowd_fault(task, Crowd(80, 8)) is None
+    assert crowd_fault(task, Crowd(79, 8)) is Withheld.ROSTER_SMALL
     assert crowd_fault(task, Crowd(101, 1)) is Withheld.ROSTER_LARGE
     own = dataclasses.replace(task, min_operators=0)
     assert crowd_fault(own, Crowd(100, 100)) is None
     local = dataclasses.replace(task, scheme=Scheme.LOCAL)
     assert crowd_fault(local, Crowd(101, 100)) is None
+    assert crowd_fault(local, Crowd(1, 1)) is None
 
 
 def restarted(world: World, ledger: Ledger, signed: bytes, now_s: int) -> MemoryRuntime:
@@ -162,6 +168,39 @@ def test_restarted_host_holds_a_roster_to_those_before_it(tmp_path: Path) -> Non
         again = restarted(world, ledger, signed, T0)
         assert [refusal.reason for refusal in again.refused] == [why]
     ledger.close()
+
+
+def unnamed(world: World, signed: bytes) -> bytes:
+    """The same roster as it was signed before rosters named their fleet."""
+    body = Roster.decode_body(Signed.decode(signed, labels.ROSTER).body)
+    return world.sign(labels.ROSTER, dataclasses.replace(body, fleet=None).encode_body())
+
+
+def test_first_roster_that_names_its_fleet_binds_a_host_over_restarts(tmp_path: Path) -> None:
+    world = World(1)
+    ledger = new_ledger(tmp_path, world)
+    weights = {"minute": 600_000}
+    before = unnamed(world, world.roster(weights))
+    assert restarted(world, ledger, before, T0).refused == []
+    named = world.roster(weights, version=2, effective_from=T0)
+    assert restarted(world, ledger, named, T0).refused == []
+    two = world, World(1, world.leader, world.helper)
+    third, other = (w.roster(weights, version=3, effective_from=T0 + WEEK_S) for w in two)
+    for signed in (unnamed(world, third), other):
+        again = restarted(world, ledger, signed, T0)
+        assert [refusal.reason for refusal in again.refused] == [Reason.ROSTER_FLEET]
+    ledger.close()
+
+
+def test_roster_of_the_pinned_fleet_alone_is_taken() -> None:
+    world = World(1)
+    signed = world.roster({"minute": 100_000})
+    for fleets, taken in (({world.fleet}, signed), ({"other", world.fleet}, signed)):
+        world.pins = dataclasses.replace(world.pins, fleets=frozenset(fleets))
+        assert book(world).add(taken) is not None
+        assert refused(book(world), unnamed(world, signed)) is Reason.ROSTER_FLEET
+    world.pins = dataclasses.replace(world.pins, fleets=frozenset({"other"}))
+    assert refused(book(world), signed) is Reason.ROSTER_FLEET
 
 
 def test_ledger_keeps_the_newest_rosters_of_each_pair_of_aggregators(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.enrolment.enrolment import FleetTable, load_enrolment
 from aggregator.party.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from pointillist.cli import main
@@ -97,6 +98,10 @@ def test_parties_that_met_are_configured_for_each_other(three: Three) -> None:
     acme = three.acme.home("operator") / "acme.key"
     key = load_signing_key(acme, owner=acme.stat().st_uid).public_bytes
     assert helper.operators == {"acme": frozenset({key})}
+    named = load_enrolment(three.vendor.home("leader") / "plans.toml").fleet
+    assert named == FleetTable(three.vendor.card().fleet, three.notary.card().public_key)
+    assert named.name.startswith("vendor-")
+    assert (helper.fleet, agent.trust.fleets) == (named.name, frozenset({named.name}))
     assert (agent.trust.trial, agent.bounds.n_min_at_least) == (False, 1_600)
     assert agent.host.key_file.is_relative_to(HOST_KEYS), "apart from the ledger: see key_folders"
     assert agent.transport.kafka is not None

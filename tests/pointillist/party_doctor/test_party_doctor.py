@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
+from aggregator.enrolment.tasks import sign_roster
 from aggregator.party.channel import serve
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.config import WitnessProcess, WitnessSettings
@@ -116,6 +117,15 @@ def test_roster_with_too_few_hosts_for_n_min_is_why_nothing_is_released(signed: 
     cohorts = found(signed, world)["cohorts"]
     assert cohorts.verdict is BROKEN
     assert f"{len(world.hosts)} hosts of n_min 39" in cohorts.found
+
+
+def test_roster_that_names_no_fleet_is_told(signed: Path) -> None:
+    world = written(signed, build_world())
+    before = replace(world.roster, fleet=None)
+    old = sign_roster(before, world.leader_key, world.helper_key)
+    (signed / "1.roster").write_bytes(old)
+    roster = found(signed, world)["roster"]
+    assert (roster.verdict, "no named fleet" in roster.found) == (ABSENT, True)
 
 
 def test_roster_that_is_not_in_force_yet_and_strange_catalogue_are_told(signed: Path) -> None:
