@@ -15,7 +15,7 @@ import pyarrow as pa
 from aggregator.releases.releases import Meanings, literal
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, judged_sql
 from aggregator.statistics.ratios import normal_quantile, shares_sql
-from aggregator.statistics.statistics import BIAS_CONFIDENCE, MODEL_AXIS
+from aggregator.statistics.statistics import BIAS_CONFIDENCE, model_sql
 from wire.catalogue import LEFT_OUT, Bins, Catalogue
 
 SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
@@ -44,22 +44,6 @@ SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
 """Column -> Arrow type and meaning of a file of sums; all numbers but windows' ends add up."""
 
 SUM_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in SUM_MEANINGS.items()])
-
-
-@lru_cache(maxsize=1)
-def _by_model() -> str:
-    """Names of the sections whose cells begin with a GPU model, for SQL."""
-    names = [
-        section.name
-        for section in Catalogue.load().sections
-        if section.axes[0] == MODEL_AXIS and len(section.axes) > 1
-    ]
-    return ", ".join(f"'{name}'" for name in names) or "NULL"
-
-
-def model_sql() -> str:
-    """The GPU model of a cell where its section is by model, else '', for SQL."""
-    return f"CASE WHEN section IN ({_by_model()}) THEN split_part(cell, '/', 1) ELSE '' END"
 
 
 def bucket_sql(moment: str, period_s: int) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -26,13 +27,11 @@ from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from . import packs, release_files
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
+from .coarsening import CauseTables, Coarsening, uncorrected
 from .packs import Pack, Single
 from .release_files import make_public, public_folder, sync_folder
 
 LOCK: Final = ".compaction.lock"
-_PLAIN_SCHEMA: Final = pa.schema(
-    [(name, kind) for name, (kind, _) in release_files.MEANINGS.items()]
-)
 _TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
 
 
@@ -93,24 +92,29 @@ class Compaction:
     keep_days       series -> days after which its windows are removed; others stay
     roll_ups        asked before
     checkpoint      is told of each step, for tests
+    causes_of       makes root-cause tables of released cells: see `Coarsening`
     """
 
     folder: Path
     keep_days: Mapping[str, int] = field(default_factory=dict)
     roll_ups: RollUps = NO_ROLL_UPS
     checkpoint: Checkpoint = no_checkpoint
+    causes_of: CauseTables = uncorrected
 
     def run(self, today: date) -> Compacted:
         """Pack every day before this one, and remove what is too old.
 
+        Files of before counts were coarse are written anew first.
         today   UTC; its own windows stay as they are
         Raises  CompactionUnderWay, OSError; where roll-ups cannot be made, days are packed first
         """
         done = Compacted()
         with _locked(self.folder):
-            failed = self._roll_up()
             for root, schema in self._roots():
                 self._clear(root)
+                self._make_coarse(root, schema)
+            failed = self._roll_up()
+            for root, schema in self._roots():
                 if failed is None:
                     self._remove_old(root, today, done)
                 closed = [single for single in packs.all_singles(root) if single.day < today]
@@ -140,7 +144,7 @@ class Compaction:
             self._write(self.folder / part, series, period, rows, schema)
 
     def _roots(self) -> Iterator[tuple[Path, pa.Schema]]:
-        yield self.folder, _PLAIN_SCHEMA
+        yield self.folder, release_files.SCHEMA
         yield self.folder / release_files.SUPPRESSED_FOLDER, release_files.SUPPRESSED_SCHEMA
         yield self.folder / CAUSES_FOLDER, CAUSE_SCHEMA
 
@@ -149,6 +153,20 @@ class Compaction:
             shutil.rmtree(leftover)
         for pack in list(packs.all_packs(root, superseded=True)):
             _drop(pack)
+
+    def _make_coarse(self, root: Path, schema: pa.Schema) -> None:
+        if not root.is_dir() or (root / packs.COARSE).exists():
+            return
+        coarsening = Coarsening(self.folder, schema, self.causes_of)
+        for single in list(packs.all_singles(root)):
+            if coarsening.single(single):
+                self.checkpoint("file made coarse")
+        for pack in list(packs.all_packs(root)):
+            if not pack.is_coarse:
+                fill = partial(coarsening.pack, pack)
+                self._write_generation(root, pack.series, pack.period, fill)
+        (root / packs.COARSE).touch()
+        make_public(root / packs.COARSE)
 
     def _pack_day(
         self, root: Path, schema: pa.Schema, singles: Sequence[Single], done: Compacted
@@ -169,16 +187,23 @@ class Compaction:
         self, root: Path, series: str, period: str, rows: PackRows, schema: pa.Schema
     ) -> None:
         before = packs.active_pack(root, series, period)
+        fill = partial(_write_files, before=before, rows=rows, schema=schema)
+        self._write_generation(root, series, period, fill)
+
+    def _write_generation(
+        self, root: Path, series: str, period: str, fill: Callable[[Path], None]
+    ) -> None:
+        before = packs.active_pack(root, series, period)
         number = 1 if before is None else before.generation + 1
         target = packs.period_folder(root, series, period) / f"generation={number:06d}"
-        partial = target.with_name(f".{target.name}.partial")
+        unfinished = target.with_name(f".{target.name}.partial")
         public_folder(target.parent)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        _write_files(partial, before, rows, schema)
-        make_public(partial)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        fill(unfinished)
+        make_public(unfinished)
         self.checkpoint("pack written")
-        partial.rename(target)
+        unfinished.rename(target)
         sync_folder(target.parent)
         self.checkpoint("pack renamed")
         if before is not None:
@@ -259,6 +284,7 @@ def _member(single: Single, table: pa.Table) -> dict[str, object]:
         "window_s": first.get("window_s"),
         "n_hosts": first.get("n_hosts"),
         "settled_at": first.get("settled_at", first.get("released_at")),
+        "n_bound": first.get("n_bound"),
     }
 
 

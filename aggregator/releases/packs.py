@@ -43,6 +43,9 @@ PLAIN: Final = "plain.parquet"
 MEMBERS: Final = "members.parquet"
 """One row a window: the name of its file, and how it ended."""
 
+COARSE: Final = ".coarse"
+"""In a folder whose files are all of since counts are coarse."""
+
 DAY_S: Final = 86_400
 MEMBER_SCHEMA: Final = pa.schema(
     {
@@ -52,6 +55,7 @@ MEMBER_SCHEMA: Final = pa.schema(
         "window_s": pa.int32(),
         "n_hosts": pa.int32(),
         "settled_at": pa.timestamp("us"),
+        "n_bound": pa.int32(),
     }
 )
 
@@ -73,6 +77,11 @@ class Pack:
     @cached_property
     def members(self) -> frozenset[str]:
         return _names(self.path / MEMBERS)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether its counts are on the grid; those of packs of before are exact."""
+        return "n_bound" in _columns(self.path / MEMBERS)
 
     @property
     def days(self) -> tuple[date, date]:
@@ -102,13 +111,19 @@ class Single:
 
 @dataclass(frozen=True)
 class Listing:
-    """What readers of a folder read: each window is in one of these."""
+    """What readers of a folder read: each window is in one of these.
+
+    coarse      no file of before counts were coarse is left
+    """
 
     singles: tuple[Single, ...]
     packs: tuple[Pack, ...]
+    coarse: bool = False
 
-    def files(self, name: str) -> list[Path]:
-        return [pack.path / name for pack in self.packs if (pack.path / name).exists()]
+    def files(self, name: str, *, exact: bool | None = None) -> list[Path]:
+        """Give these files of the packs; exact: of packs of before counts were coarse, or not."""
+        chosen = (pack for pack in self.packs if exact is None or pack.is_coarse != exact)
+        return [pack.path / name for pack in chosen if (pack.path / name).exists()]
 
     def newest(self, before: datetime) -> dict[str, datetime]:
         """Give when the newest window of each series starts, before a moment."""
@@ -150,7 +165,7 @@ def list_folder(root: Path) -> Listing:
             if (single.series, period) in packs
         )
     ]
-    return Listing(tuple(kept), tuple(packs.values()))
+    return Listing(tuple(kept), tuple(packs.values()), (root / COARSE).exists())
 
 
 def windows_by_hour(root: Path) -> Counter[tuple[str, datetime]]:
@@ -240,6 +255,11 @@ def _parts(folder: Path, key: str) -> list[tuple[str, Path]]:
     head = f"{key}="
     found = sorted(path for path in folder.iterdir() if path.name.startswith(head))
     return [(path.name.removeprefix(head), path) for path in found]
+
+
+@lru_cache(maxsize=1024)
+def _columns(path: Path) -> frozenset[str]:
+    return frozenset(pq.read_schema(path).names)
 
 
 @lru_cache(maxsize=64)

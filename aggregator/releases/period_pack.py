@@ -45,8 +45,8 @@ def write_period(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedW
     members = []
     for one in releases:
         path = release_path(folder, task.series, one.cohort, utc(one.window_start_s))
-        at = one.cohort, utc(one.window_start_s), task.window_s
-        members.append(_member(path, *at, one.counts.hosts.value, utc(one.released_s)))
+        at, hosts = (one.cohort, utc(one.window_start_s), task.window_s), one.counts.hosts
+        members.append(_member(path, *at, hosts.value, utc(one.released_s), hosts.bound))
     groups = _row_groups(task, catalogue, releases)
     rows = PackRows(pa.Table.from_pylist(members, MEMBER_SCHEMA), cells=groups)
     Compaction(folder).add("", task.series, period, rows)
@@ -66,7 +66,7 @@ def write_causes(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedW
     for table in tables:
         path = cause_path(folder, table.series, table.cohort, utc(table.window_start_s))
         at = table.cohort, utc(table.window_start_s), table.window_s
-        members[path.name] = _member(path, *at, table.n, None)
+        members[path.name] = _member(path, *at, table.n, None, table.n_bound)
     unique = pa.Table.from_pylist(list(members.values()), MEMBER_SCHEMA)
     rows = PackRows(unique, plain=cause_columns(tables))
     period = series_period(windows[0].window_start_s, task.window_s)
@@ -80,7 +80,9 @@ def write_suppressed(folder: Path, windows: Sequence[SuppressedWindow]) -> None:
         start, settled = utc(one.window_start_s), utc(int(one.settled_s))
         hosts = one.coarse_hosts()
         path = suppressed_path(folder, one.series, one.cohort, start, one.version)
-        members.append(_member(path, one.cohort, start, one.window_s, hosts.value, settled))
+        members.append(
+            _member(path, one.cohort, start, one.window_s, hosts.value, settled, hosts.bound)
+        )
         of_task = one.window_s, one.version, one.reason, hosts.value, one.n_min
         record = one.series, one.cohort, start, *of_task, settled, hosts.bound
         records.append(dict(zip(SUPPRESSED_SCHEMA.names, record, strict=True)))

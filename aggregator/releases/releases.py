@@ -22,6 +22,7 @@ from aggregator.statistics.ratios import BELOW_NOISE_ERRORS, Z, shares_sql
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
+from .exact_counts import coarse_hosts_sql, coarse_releases_sql
 from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Listing, list_folder
 from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
 
@@ -75,11 +76,26 @@ def released(listing: Listing) -> str:
 
 def with_basis(listing: Listing) -> str:
     """Select what the numbers follow from as well."""
-    parts = [rows(listing, _WITH_BASIS)]
-    if cells := listing.files(CELLS):
-        packed = f"SELECT * FROM {_read_sql(cells, _PACKED)}"
-        parts.append(f"SELECT *, {_DAY} FROM ({DERIVED.format(packed=packed)})")
+    as_they_are = rows(listing, _WITH_BASIS)
+    parts = [as_they_are]
+    if cells := listing.files(CELLS, exact=False):
+        parts.append(_packed(f"SELECT * FROM {_read_sql(cells, _PACKED)}"))
+    if not listing.coarse:
+        parts[0] = f"SELECT * FROM ({as_they_are}) WHERE n_bound IS NOT NULL"
+        exact = [f"SELECT * FROM ({as_they_are}) WHERE n_bound IS NULL"]
+        if cells := listing.files(CELLS, exact=True):
+            exact.append(_packed(exact_cells_sql(f"FROM {_read_sql(cells, _PACKED)}")))
+        parts.append(f"SELECT * FROM ({coarse_releases_sql(_union(exact))})")
     return _union(parts)
+
+
+def _packed(cells: str) -> str:
+    return f"SELECT *, {_DAY} FROM ({DERIVED.format(packed=cells)})"
+
+
+def exact_cells_sql(cells: str) -> str:
+    """Give cells of a pack of before counts were coarse the columns that they lack."""
+    return f"SELECT *, NULL::INTEGER AS n_bound, 0::DOUBLE AS whole_bound {cells}"
 
 
 def rows(listing: Listing, meanings: Meanings) -> str:
@@ -94,13 +110,24 @@ def rows(listing: Listing, meanings: Meanings) -> str:
     return f"SELECT {', '.join([*meanings, 'date'])} FROM ({_union(parts)})"
 
 
+def suppressed(listing: Listing) -> str:
+    """Select suppressed windows of a listing."""
+    return coarse_hosts_sql(rows(listing, SUPPRESSED_MEANINGS), "n_min")
+
+
 def ends(listing: Listing) -> str:
     """Select the members of a listing's packs: a row for each window, and its series."""
     if not listing.packs:
         columns = {"series": "VARCHAR"} | {f.name: _SQL_TYPES[str(f.type)] for f in MEMBER_SCHEMA}
         return _no_rows(columns)
     names = ", ".join(MEMBER_SCHEMA.names)
-    return f"SELECT series, {names} FROM {_read_sql(listing.files(MEMBERS), _PACKED)}"
+    parts = [
+        f"SELECT *{lacking} FROM {_read_sql(files, _PACKED)}"
+        for exact, lacking in ((False, ""), (True, ", NULL::INTEGER AS n_bound"))
+        if (files := listing.files(MEMBERS, exact=exact))
+    ]
+    members = _union(parts)
+    return f"SELECT series, {names} FROM ({coarse_hosts_sql(members, 'NULL')})"
 
 
 def _newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> str:
@@ -426,7 +453,9 @@ def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Pat
 
 
 def _causes(_: duckdb.DuckDBPyConnection, root: Path) -> str:
+    # Tables of before counts were coarse tell them; the Leader makes them anew.
     causes = rows(list_folder(root / CAUSES_FOLDER), CAUSE_MEANINGS)
+    causes = f"SELECT * FROM ({causes}) WHERE n_bound IS NOT NULL"
     return judged_sql(causes, "hosts", "corrected", "series, cohort, window_start, section")
 
 
@@ -439,7 +468,7 @@ def _latest(database: duckdb.DuckDBPyConnection, root: Path) -> str:
 
 def _windows(_: duckdb.DuckDBPyConnection, root: Path) -> str:
     listing = list_folder(root)
-    singles = rows(replace(listing, packs=()), MEANINGS)
+    singles = released(replace(listing, packs=()))
     return _WINDOWS.format(singles=singles, packed=ends(listing))
 
 
@@ -449,7 +478,7 @@ _VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], str]]] = {
     "releases": lambda *_: judged_sql("FROM released", "value", "false"),
     "latest": _latest,
     "causes": _causes,
-    "suppressed": lambda _, root: rows(list_folder(root / SUPPRESSED_FOLDER), SUPPRESSED_MEANINGS),
+    "suppressed": lambda _, root: suppressed(list_folder(root / SUPPRESSED_FOLDER)),
     "windows": _windows,
 }
 """In an order in which each finds those that it is made of."""

@@ -38,6 +38,14 @@ def model_groups(section: Section) -> tuple[str, ...]:
     return tuple(cell.split("/", 1)[0] for cell in section.cells)
 
 
+@lru_cache(maxsize=1)
+def model_sql() -> str:
+    """The GPU model of a cell where its section is by model, else '', in SQL."""
+    sections = (s for s in Catalogue.load().sections if s.axes[0] == MODEL_AXIS and len(s.axes) > 1)
+    names = ", ".join(f"'{section.name}'" for section in sections) or "NULL"
+    return f"CASE WHEN section IN ({names}) THEN split_part(cell, '/', 1) ELSE '' END"
+
+
 @lru_cache(maxsize=256)
 def group_members(section: Section) -> dict[str, npt.NDArray[np.bool_]]:
     groups = np.array(model_groups(section))

@@ -21,7 +21,9 @@ from aggregator.releases.packs import DAY_S
 from aggregator.releases.release_files import utc
 from aggregator.releases.store import Store
 from analytics import connect
+from analytics.analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps
+from tests.web_kit import client
 from wire.catalogue import LEFT_OUT
 
 DAY = 2_900 * 7 * DAY_S
@@ -71,10 +73,13 @@ def seen(root: Path, windows: list[ReleasedWindow | SuppressedWindow], *, packed
         str(file.relative_to(folder)): pq.ParquetFile(file).read().to_pandas() for file in files
     }
     with connect(folder) as fleet:
-        for view in fleet.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal")[
-            "view_name"
-        ]:
+        for view in ("releases", "latest", "windows", "causes", OUTCOMES_VIEW, *PERIOD_VIEWS):
             tables[f"view {view}"] = fleet.sql(f"SELECT * FROM {view} ORDER BY ALL")
+    with client(folder) as web:
+        for path in ("/metrics", "/pipeline"):
+            answer = web.get(path)
+            assert answer.status_code == 200, path
+            tables[path] = pd.DataFrame({"line": answer.text.splitlines()})
     return tables
 
 
