@@ -20,9 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.releases.compaction import RollUps
+from aggregator.releases.packs import COARSE
 from aggregator.releases.releases import MoreViews, open_duckdb, open_views
 
 from . import sql
+from .exact_sums import coarse_outcomes_sql, coarse_sums_sql
 from .rollup_files import (
     ALWAYS,
     FOLDER,
@@ -138,6 +140,9 @@ def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: 
     if not releases.is_dir():
         raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
     _begin_with(releases / FOLDER, folder)
+    if not (folder / COARSE).exists():
+        with alone(folder):
+            _make_coarse(folder)
     if not (SettledHours.of(releases).more_than(SettledHours.read(folder)) or _months(folder)):
         return 0
     hours_added = 0
@@ -170,6 +175,22 @@ def _begin_with(beside: Path, folder: Path) -> None:
             if (beside / kind).is_dir():
                 shutil.copytree(beside / kind, folder / kind, dirs_exist_ok=True, ignore=hidden)
         hours.write(folder)
+
+
+def _make_coarse(folder: Path) -> None:
+    """Write files of before counts were coarse anew."""
+    with open_duckdb() as database:
+        for kind, coarse in ((SUMS, coarse_sums_sql), (OUTCOMES, coarse_outcomes_sql)):
+            for path in sorted((folder / kind).glob(f"*/*/{ROWS}")):
+                names = pq.read_schema(path).names
+                if kind == SUMS and "whole_bound" in names:
+                    continue
+                database.register("exact", pq.read_table(path, partitioning=None))
+                rows = database.sql(coarse("SELECT * FROM exact"))
+                with written_whole(path) as beside:
+                    table = rows.order("ALL").to_arrow_table().select(SCHEMAS[kind].names)
+                    pq.write_table(table.cast(SCHEMAS[kind]), beside, compression="zstd")
+    (folder / COARSE).touch()
 
 
 def _months(folder: Path) -> dict[Path, list[Path]]:

@@ -173,6 +173,8 @@ class Compaction:
     ) -> None:
         """Put one day of a series into its packs; then its files are no longer needed."""
         waiting = [one for one in singles if not packs.is_packed(root, one.path)]
+        for one in waiting:  # a Leader of before may have come back in between
+            Coarsening(self.folder, schema, self.causes_of).single(one)
         for period, rows in _read(waiting, schema):
             self._write(root, singles[0].series, period, rows, schema)
             done.packs += 1

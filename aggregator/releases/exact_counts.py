@@ -7,7 +7,7 @@ needs the task's n_min, which these files lack: the number of hosts itself stand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aggregator.protocol.released import FEW_HOSTS, fewest_hosts
@@ -35,12 +35,13 @@ def coarse_sql(hosts: str, step: str) -> str:
     return f"CAST((({hosts}) + ({step}) // 2) // ({step}) * ({step}) AS BIGINT)"
 
 
-def grid_steps(beside: str, keys: Sequence[str]) -> dict[str, str]:
+def grid_steps(beside: str, keys: Sequence[str], left_out: str = LEFT_OUT) -> dict[str, str]:
     """Give the tables that `on_grid_sql` joins, in an order in which each needs those before it.
 
     beside  all cells of some windows or periods, in SQL: `keys`, section, cell, kind; hosts and
             windows that they are added over; window_s, domain, value, variance, whole, sampling
     keys    name a window or a period
+    left_out    the cell whose hosts are in the variance of others; empty: none is
     """
     by, same = ", ".join(keys), f"USING ({', '.join(keys)})"
     return {
@@ -58,7 +59,7 @@ def grid_steps(beside: str, keys: Sequence[str]) -> dict[str, str]:
 """,  # noqa: S608  (texts of this package)
         "left_outs": f"""
     SELECT {by}, section, any_value(value) AS left_out, any_value(variance) AS left_variance
-    FROM ({beside}) WHERE cell = '{LEFT_OUT}' GROUP BY {by}, section
+    FROM ({beside}) WHERE cell = '{left_out}' GROUP BY {by}, section
 """,  # noqa: S608  (texts of this package)
         "walls": f"""
     SELECT {by}, section, {model_sql()} AS model, any_value(value) FILTER ({_HOLE}) AS hole,
@@ -192,10 +193,13 @@ SELECT * EXCLUDE (
 """  # noqa: S608  (texts of this package)
 
 
+def with_steps(steps: Mapping[str, str], sql: str) -> str:
+    return f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} {sql}"
+
+
 def coarse_releases_sql(rows: str) -> str:
     """Make whole windows of releases of before coarse, in one statement."""
-    steps = ", ".join(f"{name} AS ({sql})" for name, sql in release_steps(rows).items())
-    return f"WITH {steps} {release_on_grid_sql(rows)}"
+    return with_steps(release_steps(rows), release_on_grid_sql(rows))
 
 
 def coarse_hosts_sql(rows: str, n_min: str) -> str:

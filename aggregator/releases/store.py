@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from aggregator.protocol.released import PublishedWindow, ReleasedWindow, SuppressedWindow
 from aggregator.state.state_file import StorageUnavailable
-from aggregator.statistics.causes import CAUSE_SECTIONS
+from aggregator.statistics.causes import CAUSE_SECTIONS, CauseTable
 from aggregator.statistics.correction import Detector
 from aggregator.statistics.statistics import Cell, estimate
 from transport.process.supervision import Closing
@@ -32,8 +32,10 @@ from wire.catalogue import Catalogue
 
 from . import release_files
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
+from .cause_files import RELEASED_COLUMNS, Record, cause_columns, cause_path, tables_of
+from .coarsening import CauseTables
 from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
+from .exact_counts import coarse_hosts_sql, coarse_releases_sql
 from .packs import DAY_S, is_packed
 from .release_files import (
     SUPPRESSED_SCHEMA,
@@ -99,9 +101,15 @@ class _Stopped(Exception):
 class Upkeep(Closing):
     """Compacts one folder beside the Leader's loop, in a thread of its own, once an hour."""
 
-    def __init__(self, folder: Path, keep_days: Mapping[str, int], roll_ups: RollUps) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep_days: Mapping[str, int],
+        roll_ups: RollUps,
+        causes_of: CauseTables,
+    ) -> None:
         self._folder = folder
-        self._compaction = Compaction(folder, keep_days, roll_ups, self._go_on)
+        self._compaction = Compaction(folder, keep_days, roll_ups, self._go_on, causes_of)
         self._ending = threading.Event()
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compaction")
         self._running: Future[Compacted] | None = None
@@ -190,7 +198,7 @@ class Store(Closing):
         self._path = path
         self._catalogue = catalogue
         self._gone: deque[tuple[str, tuple[Any, ...]]] = deque()
-        self._upkeep = Upkeep(self._folder, keep_days or {}, roll_ups)
+        self._upkeep = Upkeep(self._folder, keep_days or {}, roll_ups, self._causes_of)
         self._opened: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:
@@ -210,6 +218,7 @@ class Store(Closing):
             try:
                 self._opened = open_duckdb(self._path)
                 self._opened.execute(_TABLES)
+                _make_coarse(self._opened)
             except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
                 raise StorageUnavailable(self._path, _first_line(error)) from error
         return self._opened
@@ -417,6 +426,9 @@ class Store(Closing):
         ).fetchall()
         return bool(counted)
 
+    def _causes_of(self, released: Iterable[Record]) -> list[CauseTable]:
+        return tables_of(released, self._detector, self._agents_model)
+
     def _export_causes(self, series: str, cohort: int, start: datetime) -> None:
         """Write the root-cause tables of a release that counts causes."""
         released = self._database.sql(
@@ -427,13 +439,35 @@ class Store(Closing):
         ).to_arrow_table()
         own = [
             table
-            for table in tables_of(released.to_pylist(), self._detector, self._agents_model)
+            for table in self._causes_of(released.to_pylist())
             if utc(table.window_start_s) == start
         ]
         if own:
             target = cause_path(self._folder, series, cohort, start)
             public_folder(target.parent.parent.parent)
             write_whole(cause_columns(own), target)
+
+
+def _make_coarse(database: duckdb.DuckDBPyConnection) -> None:
+    """Write what is left of before counts were coarse anew, all of it or nothing."""
+    for table, coarse in (
+        ("cells", coarse_releases_sql("SELECT *, rowid AS place FROM cells WHERE n_bound IS NULL")),
+        (
+            "suppressed",
+            coarse_hosts_sql(
+                "SELECT *, rowid AS place FROM suppressed WHERE n_bound IS NULL", "n_min"
+            ),
+        ),
+    ):
+        if not database.execute(f"SELECT 1 FROM {table} WHERE n_bound IS NULL LIMIT 1").fetchall():
+            continue
+        database.execute(f"CREATE OR REPLACE TEMP TABLE coarse AS {coarse}")
+        database.begin()
+        database.execute(f"DELETE FROM {table} WHERE n_bound IS NULL")
+        kept = "SELECT * EXCLUDE (place) FROM coarse ORDER BY place"
+        database.execute(f"INSERT INTO {table} BY NAME {kept}")
+        database.commit()
+        database.execute("DROP TABLE coarse")
 
 
 def _conflict(release: PublishedWindow) -> StoreConflict:
