@@ -110,17 +110,18 @@ def xid_of(message: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
-def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | ReadFailure:
-    """Give (PCI address, XID) of each that the log still holds, oldest first, or why not."""
+def gpu_signs(log: Path = KMSG) -> list[Sign] | ReadFailure:
+    """Give what the log still holds of GPUs, oldest first, or why not."""
+    rules = load_rules()
     try:
         reader = KernelLog(log)
     except OSError as error:
         return log_failure(log, error)
-    found: list[tuple[str, int]] = []
+    found: list[Sign] = []
     try:
         for _ in range(_MOST_READS // _READS):
-            xids = map(xid_of, reader.read(_READS))
-            found += [xid for xid in xids if xid is not None]
+            signs = map(rules.sign, reader.read(_READS))
+            found += [sign for sign in signs if sign is not None and sign.name.startswith(_OF_GPUS)]
             if reader.at_end:
                 break
     except OSError as error:
@@ -139,16 +140,21 @@ def log_failure(log: Path, error: OSError) -> ReadFailure:
 
 BY_PCI_CLASS: Final = "by_pci_class"
 _SUBJECTS: Final = ("device", "interface", "pci")
+_OF_GPUS: Final = ("xid_", "gpu_")
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What one message says; no `cell`: the fault is over, or none of hardware."""
+    """What one message says; no `cell`: the fault is over, none of hardware, or not known.
+
+    known    False: a code that no list has, in a message that does not say how bad it is
+    """
 
     name: str
     subject: str
     cell: str | None
     interface: bool = False
+    known: bool = True
 
 
 def _ascii_pattern(text: Any) -> re.Pattern[str]:
@@ -171,18 +177,39 @@ class LogRule:
 
 
 @dataclass(frozen=True, slots=True)
+class XidSeverity:
+    """What a message says of a code that no list has: patterns, and the class of a fatal one."""
+
+    fatal: re.Pattern[str] = field(metadata={"read": _ascii_pattern})
+    passing: re.Pattern[str] = field(metadata={"read": _ascii_pattern})
+    cell: str = limited(key="class")
+
+
+@dataclass(frozen=True, slots=True)
 class LogRules:
-    """All of the file; `xids` is code -> class, `anywhere` the codes that do not tell the place."""
+    """All of the file.
+
+    xids        code -> class
+    anywhere    the codes that do not tell the place
+    harmless    codes of applications, and of what was corrected
+    severity    judges what no list has
+    """
 
     rules: tuple[LogRule, ...]
     xids: dict[int, str]
     anywhere: frozenset[int]
+    harmless: frozenset[int]
+    severity: XidSeverity
 
     def sign(self, message: str) -> Sign | None:
         xid = xid_of(message)
         if xid is not None:
             address, code = xid
-            return Sign(f"xid_{code}", address.lower(), self.xids.get(code))
+            cell, known = self.xids.get(code), self.knows(code)
+            if not known:
+                cell = self.severity.cell if self.severity.fatal.search(message) else None
+                known = cell is not None or self.severity.passing.search(message) is not None
+            return Sign(f"xid_{code}", address.lower(), cell, known=known)
         for rule in self.rules:
             found = rule.pattern.match(message)
             if found is not None:
@@ -191,9 +218,13 @@ class LogRules:
                 return Sign(rule.name, named[kind], rule.cell, interface=kind == "interface")
         return None
 
+    def knows(self, code: int) -> bool:
+        return code in self.xids or code in self.harmless
+
 
 @dataclass(frozen=True, slots=True)
 class _RulesFile:
+    severity: XidSeverity
     rules: tuple[LogRule, ...] = limited(key="rule")
     xid: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -203,6 +234,6 @@ def load_rules() -> LogRules:
     """Read the shipped rules. Raises ValueError for a rule that does not fit its own example."""
     file = read_tree(_RulesFile, Path(__file__).with_name("kernel_log.toml"))
     codes = dict(file.xid)
-    anywhere = frozenset(codes.pop("anywhere"))
+    anywhere, harmless = (frozenset(codes.pop(name)) for name in ("anywhere", "harmless"))
     by_code = {code: cell for cell, listed in codes.items() for code in listed}
-    return LogRules(file.rules, by_code, anywhere)
+    return LogRules(file.rules, by_code, anywhere, harmless, file.severity)

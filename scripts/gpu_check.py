@@ -32,7 +32,7 @@ from collectors.devices.device_port import (
     Inventory,
 )
 from collectors.devices.node_health import check_node, machine_types
-from collectors.kernel_log import kernel_xids
+from collectors.kernel_log import gpu_signs
 from collectors.records.basics import ReadFailure
 from scripts import gpu_present
 from scripts.gpu_present import AS_EXPECTED, DIFFERENT, KIT, NO_GPU, OUT, UNCHECKED
@@ -143,7 +143,7 @@ def check() -> Found:
             rates = (measured.to_device_bytes_per_s, measured.to_host_bytes_per_s)
             shown = " and ".join(f"{rate / 1e9:.1f}" for rate in rates)
             print(f"GPU {reading.index}: {shown} GB/s to it and back, node {measured.numa_node}")
-        rows = check_node(inventory, readings, kernel_xids(), machine_types()["any"], bandwidths)
+        rows = check_node(inventory, readings, gpu_signs(), machine_types()["any"], bandwidths)
         for row in rows:
             verdict = {"check": row.check, "verdict": str(row.verdict), "reason": row.reason}
             found.health.append(verdict)

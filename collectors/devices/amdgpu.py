@@ -10,7 +10,15 @@ from collectors.boot_clock import boottime_ns
 from collectors.kernel_files import Tree
 from collectors.records.basics import FailureKind, ReadFailure
 
-from .device_port import AMD, DeviceReading, DevicesUnavailable, Field, Inventory, Measured
+from .device_port import (
+    AMD,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Inventory,
+    Measured,
+    plausible,
+)
 
 MOST_DEVICES: Final = 64
 _UW_PER_MW: Final = 1_000
@@ -25,13 +33,16 @@ _FILES: Final[dict[Field, tuple[str, int]]] = {
     Field.MEMORY_TOTAL: ("mem_info_vram_total", 1),
     Field.PCIE_WIDTH: ("current_link_width", 1),
     Field.PCIE_WIDTH_MAX: ("max_link_width", 1),
-    Field.SM_CLOCK: ("hwmon/freq1_input", _HZ_PER_MHZ),
-    Field.MEMORY_CLOCK: ("hwmon/freq2_input", _HZ_PER_MHZ),
+    Field.SM_CLOCK: ("hwmon/freq=sclk|hwmon/freq1_input", _HZ_PER_MHZ),
+    Field.MEMORY_CLOCK: ("hwmon/freq=mclk|hwmon/freq2_input", _HZ_PER_MHZ),
     Field.POWER: ("hwmon/power1_average|hwmon/power1_input", _UW_PER_MW),
     Field.POWER_LIMIT: ("hwmon/power1_cap", _UW_PER_MW),
-    Field.TEMPERATURE: ("hwmon/temp1_input", _MILLI),
+    Field.TEMPERATURE: ("hwmon/temp=edge|hwmon/temp=junction|hwmon/temp1_input", _MILLI),
 }
-"""Field -> (file, or several of which the first that is there counts; its units per ours)."""
+"""Field -> (file, or several of which the first that is there counts; its units per ours).
+
+`temp=edge` is the sensor so labelled: which has which number differs, and MI300 has no first one.
+"""
 
 _NO_FILE: Final = ReadFailure(FailureKind.UNSUPPORTED, "amdgpu has no file for it")
 
@@ -69,7 +80,7 @@ class AmdgpuReader:
             "" if isinstance(model, ReadFailure) else model,
             begin_ns,
             boottime_ns(),
-            measured,
+            plausible(measured),
             untold if processes else None,
             () if processes else None,
             AMD,
@@ -100,10 +111,17 @@ def _field(device: Path, name: Field) -> Measured:
 
 def _candidates(device: Path, names: str) -> Iterator[Path]:
     for name in filter(None, names.split("|")):
-        if name.startswith("hwmon/"):
-            yield from (h / name[6:] for h in sorted((device / "hwmon").glob("hwmon*")))
-        else:
+        if not name.startswith("hwmon/"):
             yield device / name
+            continue
+        sensor, _, label = name[6:].partition("=")
+        for folder in sorted((device / "hwmon").glob("hwmon*")):
+            if label:
+                labels = sorted(folder.glob(f"{sensor}[0-9]*_label"))
+                found = (one.name for one in labels if _text(one) == label)
+                yield from (folder / one.replace("_label", "_input") for one in found)
+            else:
+                yield folder / sensor
 
 
 _ECC: Final = {Field.ECC_VOLATILE_CORRECTED: "ce:", Field.ECC_VOLATILE_UNCORRECTED: "ue:"}

@@ -80,6 +80,54 @@ Measured = int | ReadFailure
 NOT_ASKED: Final = ReadFailure(FailureKind.UNSUPPORTED, "not asked")
 
 
+_COUNT: Final = (0, (1 << 62) - 1)
+_PERCENT: Final = (0, 100)
+_BYTES: Final = (0, 1 << 45)
+_LINKS: Final = (0, 128)
+_POWER: Final = (0, 5_000_000)
+_RATE: Final = (0, 1 << 42)
+_FLAG: Final = (0, 1)
+BOUNDS: Final[dict[Field, tuple[int, int]]] = {
+    **dict.fromkeys(Field, _COUNT),
+    Field.UTILISATION: _PERCENT,
+    Field.MEMORY_BUSY: _PERCENT,
+    Field.MEMORY_USED: _BYTES,
+    Field.MEMORY_TOTAL: _BYTES,
+    Field.SM_CLOCK: (0, 10_000),
+    Field.SM_CLOCK_MAX: (0, 10_000),
+    Field.MEMORY_CLOCK: (0, 50_000),
+    Field.POWER: _POWER,
+    Field.POWER_LIMIT: _POWER,
+    Field.TEMPERATURE: (-60, 150),
+    Field.FAN: (0, 200),
+    Field.PCIE_TX: _RATE,
+    Field.PCIE_RX: _RATE,
+    Field.PCIE_WIDTH: (0, 32),
+    Field.PCIE_WIDTH_MAX: (0, 32),
+    Field.PCIE_GENERATION: (0, 9),
+    Field.PCIE_GENERATION_MAX: (0, 9),
+    Field.ROWS_PENDING: _FLAG,
+    Field.ROWS_FAILED: _FLAG,
+    Field.NVLINKS_UP: _LINKS,
+    Field.NVLINKS_DOWN: _LINKS,
+    Field.XID_LAST: (0, 9_999),
+    Field.MIG: _FLAG,
+}
+"""What a device can have at all, both ends included: no board of today is near one of them."""
+
+
+def plausible(fields: Mapping[Field, Measured]) -> dict[Field, Measured]:
+    """Make gaps of values that no device can have."""
+    return {name: _bounded(name, value) for name, value in fields.items()}
+
+
+def _bounded(name: Field, value: Measured) -> Measured:
+    low, high = BOUNDS[name]
+    if isinstance(value, ReadFailure) or low <= value <= high:
+        return value
+    return ReadFailure(FailureKind.IMPLAUSIBLE, f"{name} {value:,}, expected {low:,} to {high:,}")
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
     """One process on a device; its control group names the container. Gaps: not told by process."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from collectors.kernel_files import Tree
+from collectors.kernel_log import Sign, load_rules
 from collectors.records.basics import FailureKind, ReadFailure
 from transport.process.printable import listed
 from transport.settings.config import build, read_table
@@ -79,34 +82,72 @@ _LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563
 def check_node(
     inventory: Inventory | ReadFailure,
     readings: Sequence[DeviceReading],
-    xids: Sequence[tuple[str, int]] | ReadFailure,
+    signs: Sequence[Sign] | ReadFailure,
     machine: MachineType,
     bandwidths: Sequence[Bandwidth | ReadFailure] | None = None,
+    on_pci: int | None = None,
 ) -> list[HealthRow]:
-    """Fill the table; `xids` are (PCI address, code) from the kernel's log."""
+    """Fill the table.
+
+    signs     what the kernel's log says of GPUs
+    on_pci    NVIDIA's GPUs that PCI lists, None where that says nothing
+    """
     if isinstance(inventory, ReadFailure):
         return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
-    rows = [_count(inventory, readings, machine)]
-    if isinstance(inventory.driver, ReadFailure):
-        rows.append(HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason))
+    rows = [_count(inventory, readings, machine, on_pci)]
+    driver = inventory.driver
+    if isinstance(driver, ReadFailure):
+        rows.append(HealthRow("driver", HealthVerdict.UNKNOWN, driver.reason))
     else:
-        rows.append(HealthRow("driver", HealthVerdict.PASS, inventory.driver))
+        verdict = HealthVerdict.PASS if readings else HealthVerdict.UNKNOWN
+        rows.append(HealthRow("driver", verdict, driver if readings else f"{driver}, {_NO_GPU}"))
+    most_links = max((one.values.get(Field.NVLINKS_UP, 0) for one in readings), default=0)
+    links = replace(machine, nvlinks=machine.nvlinks or most_links)
     for name, fields, judge in _CHECKS:
-        rows.append(_each(name, fields, judge, readings, machine))
-    rows.insert(3, _xid(xids, readings, machine))
+        rows.append(_each(name, fields, judge, readings, links))
+    rows[3:3] = _xids(signs, readings, machine)
     rows += [_bandwidth(name, readings, bandwidths, machine) for name in _WAYS]
     return rows
 
 
+_NO_GPU: Final = "no GPU"
+_PCI: Final = "sys/bus/pci/devices"
+_CONTAINERS: Final = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io")
+_CONTROLLER_3D: Final = 0x0302
+_NVIDIA_PCI: Final = 0x10DE
+
+
+def gpus_on_pci(tree: Tree) -> int | None:
+    """Count NVIDIA's 3D controllers that no other driver has; None in a container.
+
+    There PCI lists the host's GPUs, and the driver those that the container was given.
+    """
+    if "NVIDIA_VISIBLE_DEVICES" in os.environ or any(map(tree.exists, _CONTAINERS)):
+        return None
+    found = 0
+    for address in tree.entries(_PCI):
+        device = f"{_PCI}/{address}"
+        kind, vendor = tree.number(f"{device}/class"), tree.number(f"{device}/vendor")
+        if isinstance(kind, ReadFailure) or kind >> 8 != _CONTROLLER_3D or vendor != _NVIDIA_PCI:
+            continue
+        driver = Path(os.path.realpath(tree.root / device / "driver")).name
+        found += driver in {"nvidia", "driver"} and not tree.exists(f"{device}/physfn")
+    return found
+
+
 def _count(
-    inventory: Inventory, readings: Sequence[DeviceReading], machine: MachineType
+    inventory: Inventory,
+    readings: Sequence[DeviceReading],
+    machine: MachineType,
+    on_pci: int | None,
 ) -> HealthRow:
     answering = sum(reading.answered for reading in readings)
     expected = inventory.devices if machine.gpu_count is None else machine.gpu_count
-    good = answering == inventory.devices == expected and expected > 0
+    lost = on_pci is not None and on_pci > inventory.devices
+    good = answering == inventory.devices == expected and expected > 0 and not lost
     verdict = HealthVerdict.PASS if good else HealthVerdict.FAIL
     reason = f"{answering} of {inventory.devices} answer, {expected} expected"
-    return HealthRow("gpu_count", verdict, reason)
+    return HealthRow("gpu_count", verdict, reason + (f", PCI lists {on_pci}" if lost else ""))
 
 
 def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> HealthRow:
@@ -123,11 +164,11 @@ def check_named(named: Iterable[str], readings: Sequence[DeviceReading]) -> Heal
 def _each(
     name: str,
     fields: Sequence[Field],
-    judge: Callable[[dict[Field, int], MachineType], str | None],
+    judge: Callable[[dict[Field, int], MachineType], str | Complaint | None],
     readings: Sequence[DeviceReading],
     machine: MachineType,
 ) -> HealthRow:
-    complaints: list[tuple[HealthVerdict, str]] = []
+    complaints: list[Complaint] = [] if readings else [(HealthVerdict.UNKNOWN, _NO_GPU)]
     for reading in readings:
         failed = reading.gaps
         gap = next((failed[field] for field in fields if field in failed), None)
@@ -137,7 +178,8 @@ def _each(
             continue
         wrong = judge(reading.values, machine)
         if wrong is not None:
-            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: {wrong}"))
+            verdict, said = (HealthVerdict.FAIL, wrong) if isinstance(wrong, str) else wrong
+            complaints.append((verdict, f"GPU {reading.index}: {said}"))
     return _row(name, complaints, f"{len(readings)} GPUs")
 
 
@@ -147,25 +189,40 @@ def _row(name: str, complaints: Iterable[Complaint], good: str) -> HealthRow:
         reasons = [reason for judged, reason in said if judged is verdict]
         if reasons:
             return HealthRow(name, verdict, "; ".join(reasons))
-    return HealthRow(name, HealthVerdict.PASS, good)
+    return HealthRow(name, HealthVerdict.PASS, "; ".join([good, *(reason for _, reason in said)]))
 
 
-def _xid(
-    xids: Sequence[tuple[str, int]] | ReadFailure,
+def _xids(
+    signs: Sequence[Sign] | ReadFailure,
     readings: Sequence[DeviceReading],
     machine: MachineType,
-) -> HealthRow:
-    complaints: list[Complaint] = []
-    if isinstance(xids, ReadFailure):
-        complaints.append((HealthVerdict.UNKNOWN, xids.reason))
+) -> list[HealthRow]:
+    """Judge what the log and the driver say; a code that no list has is a row of its own."""
+    rules, failing = load_rules(), {f"xid_{code}" for code in machine.xids}
+    told = [
+        Sign(f"xid_{last}", f"GPU {reading.index}", rules.xids.get(last), known=rules.knows(last))
+        for reading in readings
+        if (last := reading.values.get(Field.XID_LAST, 0))
+    ]
+    complaints: list[Complaint] = [] if readings else [(HealthVerdict.UNKNOWN, _NO_GPU)]
+    if isinstance(signs, ReadFailure):
+        complaints.append((HealthVerdict.UNKNOWN, signs.reason))
     else:
-        bad = sorted({(address, code) for address, code in xids if code in machine.xids})
-        complaints += [(HealthVerdict.FAIL, f"XID {code} of {address}") for address, code in bad]
-    for reading in readings:
-        last = reading.values.get(Field.XID_LAST, 0)
-        if last in machine.xids:
-            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: XID {last}"))
-    return _row("xid", complaints, "none in the kernel's log")
+        told += signs
+    unknown: dict[str, list[str]] = {}
+    for sign in sorted(set(told), key=lambda sign: (sign.name, sign.subject)):
+        said = sign.name.replace("xid_", "XID ").replace("_", " ") + f" of {sign.subject}"
+        if sign.cell is not None or sign.name in failing:
+            complaints.append((HealthVerdict.FAIL, said))
+        elif not sign.known:
+            unknown.setdefault(sign.name, []).append(said)
+    return [
+        _row("xid", complaints, "none in the kernel's log"),
+        *(
+            HealthRow(name, HealthVerdict.UNKNOWN, f"{', '.join(said)}: no list has this code")
+            for name, said in unknown.items()
+        ),
+    ]
 
 
 _WAYS: Final[dict[str, Callable[[Bandwidth], int]]] = {
@@ -201,7 +258,7 @@ def _bandwidth(
         elif measured[-1] < least:
             complaints.append((HealthVerdict.FAIL, f"{said}, at least {least:.1f} expected"))
     if not readings:
-        complaints.append((HealthVerdict.UNKNOWN, "no GPU"))
+        complaints.append((HealthVerdict.UNKNOWN, _NO_GPU))
     slowest = f"{min(measured, default=0):.1f} to {max(measured, default=0):.1f} GB/s"
     return _row(name, complaints, f"{len(readings)} GPUs, {slowest}")
 
@@ -216,10 +273,14 @@ def _least_gb_per_s(values: dict[Field, int], machine: MachineType) -> float | N
     return lane * width * machine.host_link_percent / 100
 
 
-def _nvlink(values: dict[Field, int], machine: MachineType) -> str | None:
+def _nvlink(values: dict[Field, int], machine: MachineType) -> str | Complaint | None:
+    """Hold links against the machine type, else against the GPU that has most up."""
     up, down = values[Field.NVLINKS_UP], values[Field.NVLINKS_DOWN]
-    expected = up + down if machine.nvlinks is None else machine.nvlinks
-    return None if up == expected and not down else f"{up} links up, {expected} expected"
+    if not up and not machine.nvlinks:
+        said = f"all of {down} links are down: none is connected, or all failed"
+        return (HealthVerdict.UNKNOWN, said) if down else None
+    expected = max(machine.nvlinks or 0, up + down)
+    return None if up == expected else f"{up} links up, {expected} expected"
 
 
 def _over(name: str, value: int, most: int | None) -> str | None:
@@ -249,12 +310,17 @@ _THROTTLE: Final = {
 }  # fmt: skip
 
 
-def _throttling(values: dict[Field, int], machine: MachineType) -> str | None:
+_OPERATORS: Final = 0x2 | 0x10
+"""Clocks that an operator has set."""
+
+
+def _throttling(values: dict[Field, int], machine: MachineType) -> str | Complaint | None:
     bits = values[Field.THROTTLE] & ~(machine.throttle_allowed or 0)
     if not bits:
         return None
     named = [name for bit, name in _THROTTLE.items() if bits & bit]
-    return ", ".join(named) or f"reason {bits:#x}"
+    said = ", ".join(named) or f"reason {bits:#x}"
+    return said if bits & ~_OPERATORS else (HealthVerdict.PASS, f"{said}, as an operator set them")
 
 
 def _pcie(values: dict[Field, int], machine: MachineType) -> str | None:

@@ -15,7 +15,15 @@ import pynvml
 from collectors.boot_clock import boottime_ns
 from collectors.records.basics import FailureKind, ReadFailure
 
-from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured, Partition
+from .device_port import (
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Inventory,
+    Measured,
+    Partition,
+    plausible,
+)
 from .nvml_fields import (
     GROUPS,
     MOST_DEVICES,
@@ -182,6 +190,7 @@ def _mig_share(before: Any, now: Any) -> Measured:
 
 
 MOST_EVENTS: Final = 256
+_UPDATED: Final = ": the driver was updated while it was loaded; reboot"
 
 
 class NvmlReader:
@@ -204,7 +213,8 @@ class NvmlReader:
             devices = min(pynvml.nvmlDeviceGetCount(), MOST_DEVICES)
         except pynvml.NVMLError as error:
             self.close()
-            raise DevicesUnavailable(f"NVML: {error}") from None
+            mixed = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+            raise DevicesUnavailable(f"NVML: {error}{_UPDATED if mixed else ''}") from None
         self._watch_events(devices)
         self._pcie.open(devices)
         return Inventory(
@@ -237,8 +247,8 @@ class NvmlReader:
         parts = self._mig.look(index, handle) if processes else None
         end_ns = boottime_ns()
         return DeviceReading(
-            index, name, model if isinstance(model, str) else "", begin_ns, end_ns, measured,
-            users, parts,
+            index, name, model if isinstance(model, str) else "", begin_ns, end_ns,
+            plausible(measured), users, parts,
         )  # fmt: skip
 
     def close(self) -> None:

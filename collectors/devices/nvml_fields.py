@@ -29,7 +29,7 @@ _KINDS: Final = {
     pynvml.NVML_ERROR_GPU_IS_LOST: FailureKind.UNPLUGGED,
     pynvml.NVML_ERROR_RESET_REQUIRED: FailureKind.UNPLUGGED,
     pynvml.NVML_ERROR_GPU_NOT_FOUND: FailureKind.UNPLUGGED,
-    pynvml.NVML_ERROR_NOT_FOUND: FailureKind.UNPLUGGED,
+    pynvml.NVML_ERROR_NOT_FOUND: FailureKind.UNSUPPORTED,
     pynvml.NVML_ERROR_TIMEOUT: FailureKind.TIMED_OUT,
 }
 

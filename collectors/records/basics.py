@@ -23,6 +23,8 @@ class FailureKind(StrEnum):
     """It is told between two looks, and this was the first."""
     DAMAGED = "damaged"
     """The device met an error that it could not correct, or gave back other bytes than it got."""
+    IMPLAUSIBLE = "implausible"
+    """What was read cannot be: a sensor or a driver that is broken."""
     FAILED = "failed"
 
 

@@ -20,6 +20,7 @@ from collectors.devices.node_health import (
     MachineType,
     check_named,
     check_node,
+    gpus_on_pci,
     machine_types,
 )
 from collectors.devices.nvml import NvmlReader
@@ -27,7 +28,7 @@ from collectors.devices.otel import points
 from collectors.faults.scan import check_host, probes
 from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
 from collectors.kernel_files import Tree
-from collectors.kernel_log import kernel_xids
+from collectors.kernel_log import gpu_signs
 from collectors.records.basics import FailureKind, ReadFailure
 from edge_agent.local.words import cupti_name, timing_said
 from edge_agent.service.doctor_sources import program_state
@@ -76,7 +77,8 @@ def health(
     inventory, readings, bandwidths = _look(types[machine], active, named)
     rows = []
     if inventory is not None:
-        rows = check_node(inventory, readings, kernel_xids(), types[machine], bandwidths)
+        on_pci = gpus_on_pci(Tree())
+        rows = check_node(inventory, readings, gpu_signs(), types[machine], bandwidths, on_pci)
     if named:
         rows.insert(1, check_named(named, readings))
     rows += check_host({part: list(probe(Tree())) for part, probe in probes().items()})

@@ -66,6 +66,53 @@ def test_amdgpu_reads_a_card_in_the_ports_units(drm: Path) -> None:
     assert {gap.kind for gap in reading.gaps.values()} == {FailureKind.UNSUPPORTED}
 
 
+@pytest.mark.parametrize(
+    ("labels", "celsius"),
+    [
+        ({"temp1": "edge", "temp2": "junction", "temp3": "mem"}, 31),
+        ({"temp2": "junction", "temp3": "mem"}, 32),
+        ({"temp1": "mem", "temp3": "junction"}, 33),
+        ({}, 31),
+    ],
+)
+def test_amdgpu_sensors_are_known_by_their_labels(
+    drm: Path, labels: dict[str, str], celsius: int
+) -> None:
+    files = {f"hwmon__hwmon3__{name}_label": label for name, label in labels.items()}
+    inputs = {f"hwmon__hwmon3__temp{n}_input": f"{30 + n}000" for n in (1, 2, 3)}
+    device = _card(drm, 0, **files, **inputs, hwmon__hwmon3__freq2_label="sclk",
+                   hwmon__hwmon3__freq2_input="1900000000")  # fmt: skip
+    (device / "hwmon/hwmon7/temp1_input").unlink()
+    reader = AmdgpuReader(drm)
+    reader.open()
+    values = reader.read(0, ALL).values
+    assert values[Field.TEMPERATURE] == celsius
+    assert values[Field.SM_CLOCK] == 1_900
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "field"),
+    [
+        ("hwmon__hwmon7__temp1_input", "2112000", Field.TEMPERATURE),
+        ("hwmon__hwmon7__temp1_input", "-273000", Field.TEMPERATURE),
+        ("hwmon__hwmon7__power1_average", "3700000000000", Field.POWER),
+        ("gpu_busy_percent", "101", Field.UTILISATION),
+        ("gpu_busy_percent", "-1", Field.UTILISATION),
+        ("current_link_width", "255", Field.PCIE_WIDTH),
+        ("ras__umc_err_count", "ue: 18446744073709551615\nce: 0", Field.ECC_VOLATILE_UNCORRECTED),
+    ],
+)
+def test_amdgpu_values_that_no_board_has_are_gaps(
+    drm: Path, file: str, text: str, field: Field
+) -> None:
+    _card(drm, 0, **{file: text})
+    reader = AmdgpuReader(drm)
+    reader.open()
+    gap = reader.read(0, ALL).gaps[field]
+    assert gap.kind is FailureKind.IMPLAUSIBLE
+    assert "expected" in gap.reason
+
+
 def test_amdgpu_power_of_newer_drivers_is_found(drm: Path) -> None:
     device = _card(drm, 0, hwmon__hwmon7__power1_input="90000000")
     (device / "hwmon/hwmon7/power1_average").unlink()

@@ -13,8 +13,15 @@ import pytest
 
 from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import DeviceReading, Field, Inventory, Measured
-from collectors.devices.node_health import HealthVerdict, check_named, check_node, machine_types
-from collectors.kernel_log import kernel_xids
+from collectors.devices.node_health import (
+    HealthVerdict,
+    check_named,
+    check_node,
+    gpus_on_pci,
+    machine_types,
+)
+from collectors.kernel_files import Tree
+from collectors.kernel_log import Sign, gpu_signs, load_rules
 from collectors.records.basics import FailureKind, ReadFailure
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
@@ -26,6 +33,7 @@ AZURE = ("nd96asr_v4", "nd96isr_h100_v5", "nd96isr_h200_v5")
 
 WAYS = ("bandwidth_host_to_device", "bandwidth_device_to_host")
 GB = 1_000_000_000
+ACTION = "NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from"
 
 HEALTHY: dict[Field, Measured] = {
     Field.NVLINKS_UP: 18,
@@ -50,13 +58,15 @@ def _verdicts(
     change: dict[Field, Measured] | None = None,
     machine: str = "nd96isr_h100_v5",
     gpus: int = 8,
-    xids: list[tuple[str, int]] | ReadFailure | None = None,
+    signs: list[Sign] | ReadFailure | None = None,
     bandwidths: list[Bandwidth | ReadFailure] | None = None,
+    on_pci: int | None = None,
 ) -> dict[str, HealthVerdict]:
     fields = [{**HEALTHY, **(change or {})} if index == 3 else HEALTHY for index in range(gpus)]
     readings = [DeviceReading(i, f"GPU-{i}", "H100", 0, 0, one) for i, one in enumerate(fields)]
-    said: list[tuple[str, int]] | ReadFailure = [] if xids is None else xids
-    rows = check_node(Inventory(gpus, "550"), readings, said, machine_types()[machine], bandwidths)
+    said: list[Sign] | ReadFailure = [] if signs is None else signs
+    inventory, kind = Inventory(gpus, "550"), machine_types()[machine]
+    rows = check_node(inventory, readings, said, kind, bandwidths, on_pci)
     return {row.check: row.verdict for row in rows}
 
 
@@ -104,7 +114,7 @@ def test_health_one_bad_gpu_fails_its_row_only(row: str, change: dict[Field, Mea
 def test_health_unread_row_is_unknown_never_good(kind: FailureKind) -> None:
     verdicts = _verdicts({Field.ECC_VOLATILE_UNCORRECTED: ReadFailure(kind, "x")})
     assert verdicts["ecc"] is HealthVerdict.UNKNOWN
-    assert _verdicts(xids=ReadFailure(kind, "x"))["xid"] is HealthVerdict.UNKNOWN
+    assert _verdicts(signs=ReadFailure(kind, "x"))["xid"] is HealthVerdict.UNKNOWN
 
 
 def test_health_missing_gpu_fails_the_count_of_its_machine_type() -> None:
@@ -151,19 +161,129 @@ def test_health_machine_types_hold_every_row_that_has_a_limit() -> None:
         assert left_out == ({"peer_gb_per_s"} if name == "nd96asr_v4" else set())
 
 
-def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
-    log = tmp_path / "kmsg"
+def _signs(folder: Path, *messages: str) -> list[Sign]:
+    log = folder / "kmsg"
     log.write_text(
-        "6,1,2,-;usb 1-1: new device\n"
-        "4,2,3,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=9, GPU has fallen off the bus.\n"
-        "4,3,4,-;NVRM: Xid (PCI:0000:5c:00): 13, Graphics Exception\n",
-        encoding="ascii",
+        "".join(f"4,{seq},{seq},-;{text}\n" for seq, text in enumerate(messages)), encoding="ascii"
     )
-    found = kernel_xids(log)
-    assert found == [("0000:1b:00", 79), ("0000:5c:00", 13)]
-    assert _verdicts(xids=found)["xid"] is HealthVerdict.FAIL
-    assert _verdicts(xids=found[1:])["xid"] is HealthVerdict.PASS
-    assert isinstance(kernel_xids(tmp_path / "none"), ReadFailure)
+    found = gpu_signs(log)
+    assert isinstance(found, list)
+    return found
+
+
+def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
+    found = _signs(
+        tmp_path,
+        "usb 1-1: new device",
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid=9, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:5c:00): 13, Graphics Exception",
+    )
+    assert [(sign.subject, sign.name) for sign in found] == [
+        ("0000:1b:00", "xid_79"), ("0000:5c:00", "xid_13"),
+    ]  # fmt: skip
+    assert _verdicts(signs=found)["xid"] is HealthVerdict.FAIL
+    assert _verdicts(signs=found[1:])["xid"] is HealthVerdict.PASS
+    assert isinstance(gpu_signs(tmp_path / "none"), ReadFailure)
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ("NVRM: Xid (PCI:0018:01:00): 146, TLW_RX Fatal XC0 i0 Link 13 (0x1 0x2)", "fail"),
+        ("NVRM: Xid (PCI:0018:01:00): 147, TREX Nonfatal XC1 i0 Link 02 (0x1 0x2)", "pass"),
+        (
+            f"{ACTION} 0x0 (None) to 0x2 (Node Reboot Required)",
+            "fail",
+        ),
+        (
+            f"{ACTION} 0x1 (GPU Reset Required) to 0x0 (None)",
+            "pass",
+        ),
+        ("NVRM: Xid (PCI:0000:18:00): 9, pid=7, name=x, something", "unknown"),
+        ("NVRM: Xid (PCI:0000:18:00): 301, Fatal in a year to come", "fail"),
+        ("NVRM: GPU 0000:5e:00.0: RmInitAdapter failed! (0x62:0x40:2393)", "fail"),
+        ("NVRM: rm_init_adapter failed, device minor number 3", "fail"),
+        ("NVRM: GPU at PCI:0000:5e:00.0 has fallen off the bus.", "fail"),
+        ("amdgpu 0000:0c:00.0: device lost from bus!", "fail"),
+        ("amdgpu 0000:0c:00.0: probe with driver amdgpu failed with error -110", "fail"),
+        ("amdgpu 0000:0c:00.0: amdgpu: GPU Recovery Failed: -125", "fail"),
+        ("nvidia-nvswitch2: SXid (PCI:0000:85:00.0): 12028, Fatal, Link 31 egress", "fail"),
+        ("nvidia-nvswitch2: SXid (PCI:0000:85:00.0): 20009, Non-fatal, Link 04 RX", "pass"),
+    ],
+)
+def test_health_judges_the_log_by_what_a_message_says(
+    tmp_path: Path, message: str, verdict: str
+) -> None:
+    """A code that no list has fails, passes or is unknown as its words tell: it never passes."""
+    signs = _signs(tmp_path, message)
+    verdicts = _verdicts(signs=signs)
+    unknown = [name for name in verdicts if name.startswith("xid_")]
+    assert [verdicts[name] for name in unknown] == ["unknown"] * (verdict == "unknown")
+    assert verdicts["xid"] == (verdict if verdict != "unknown" else "pass")
+
+
+def test_health_a_code_of_the_driver_that_no_list_has_is_a_row() -> None:
+    verdicts = _verdicts({Field.XID_LAST: 163})
+    assert verdicts["xid_163"] is HealthVerdict.UNKNOWN
+    assert _verdicts({Field.XID_LAST: 95})["xid"] is HealthVerdict.FAIL
+    assert load_rules().knows(95)
+
+
+def test_health_links_that_nobody_has_up_are_unknown() -> None:
+    """A board can have links and no bridge; a peer that has some says that they should be up."""
+    down: dict[Field, Measured] = {Field.NVLINKS_UP: 0, Field.NVLINKS_DOWN: 12}
+    assert _verdicts(down, machine="any")["nvlink"] is HealthVerdict.FAIL
+    assert _verdicts(down, machine="nd96asr_v4")["nvlink"] is HealthVerdict.FAIL
+    alone = DeviceReading(0, "GPU-0", "A100-PCIE-40GB", 0, 0, HEALTHY | down)
+    rows = check_node(Inventory(1, "550"), [alone], [], machine_types()["any"])
+    (row,) = (row for row in rows if row.check == "nvlink")
+    assert row.verdict is HealthVerdict.UNKNOWN
+    assert "all of 12 links are down" in row.reason
+
+
+def test_health_clocks_that_an_operator_set_are_said() -> None:
+    reading = DeviceReading(0, "GPU-0", "H100", 0, 0, HEALTHY | {Field.THROTTLE: 0x13})
+    rows = check_node(Inventory(1, "550"), [reading], [], machine_types()["any"])
+    (row,) = (row for row in rows if row.check == "throttling")
+    assert row.verdict is HealthVerdict.PASS
+    assert "GPU 0: application clocks, sync boost, as an operator set them" in row.reason
+    assert _verdicts({Field.THROTTLE: 0x12 | 0x8})["throttling"] is HealthVerdict.FAIL
+
+
+@pytest.mark.parametrize("machine", ["any", "nd96asr_v4"])
+def test_health_without_a_device_nothing_passes(machine: str) -> None:
+    assert HealthVerdict.PASS not in _verdicts(machine=machine, gpus=0).values()
+
+
+@pytest.mark.parametrize(("on_pci", "verdict"), [(9, "fail"), (8, "pass"), (0, "pass")])
+def test_health_a_gpu_that_pci_lists_and_the_driver_does_not_fails(
+    on_pci: int, verdict: str
+) -> None:
+    assert _verdicts(machine="any", on_pci=on_pci)["gpu_count"] == verdict
+
+
+def test_health_counts_on_pci_what_the_driver_should_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    devices = tmp_path / "sys/bus/pci/devices"
+    for number, (kind, vendor, driver) in enumerate([
+        ("0x030200", "0x10de", "nvidia"), ("0x030200", "0x10de", ""),
+        ("0x030200", "0x10de", "vfio-pci"), ("0x068000", "0x10de", "nvidia-nvswitch"),
+        ("0x030200", "0x1002", "amdgpu"), ("0x020000", "0x15b3", "mlx5_core"),
+    ]):  # fmt: skip
+        device = devices / f"0000:{number:02x}:00.0"
+        device.mkdir(parents=True)
+        (device / "class").write_text(kind)
+        (device / "vendor").write_text(vendor)
+        if driver:
+            (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+            (device / "driver").symlink_to(tmp_path / "drivers" / driver)
+    assert gpus_on_pci(Tree(tmp_path)) == 2
+    (devices / "0000:00:00.0" / "physfn").mkdir()
+    assert gpus_on_pci(Tree(tmp_path)) == 1
+    (tmp_path / ".dockerenv").touch()
+    assert gpus_on_pci(Tree(tmp_path)) is None
 
 
 def _command(
@@ -232,6 +352,12 @@ def test_health_command_of_a_cleared_error_passes_again(tmp_path: Path) -> None:
         checks = json.loads(_command(driver).stdout)["checks"]
         verdicts += [one["verdict"] for one in checks if one["check"] == "ecc"]
     assert verdicts == ["fail", "pass"]
+
+
+def test_health_command_tells_a_driver_that_was_updated_to_reboot(tmp_path: Path) -> None:
+    driver = FakeDriver(tmp_path)
+    driver.play("* nvmlInitWithFlags error 18")
+    assert "the driver was updated while it was loaded; reboot" in _command(driver).stderr
 
 
 @pytest.mark.parametrize(("machine", "code"), [("any", 4), ("nd96isr_h200_v5", 1)])

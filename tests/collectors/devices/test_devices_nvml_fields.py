@@ -144,6 +144,34 @@ def test_nvml_unplugged_gpu_is_all_gaps_and_the_others_are_not(
     assert HEALTHY.items() <= reader.read(3, ALL).values.items()
 
 
+def test_nvml_a_field_that_is_not_found_is_no_gpu_that_is_lost(
+    reader: BoundedReader, driver: FakeDriver
+) -> None:
+    driver.play("0 nvmlDeviceGetPcieReplayCounter error 6")
+    reader.open()
+    reading = reader.read(0, ALL)
+    assert reading.gaps[Field.PCIE_REPLAYS].kind is FailureKind.UNSUPPORTED
+    assert reading.values[Field.TEMPERATURE] == 41
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ("nvmlDeviceGetTemperature value 2112", Field.TEMPERATURE),
+        ("nvmlDeviceGetPowerUsage value 3700000000", Field.POWER),
+        ("nvmlDeviceGetCurrPcieLinkWidth value 4294967295", Field.PCIE_WIDTH),
+        (f"nvmlDeviceGetTotalEccErrors.1.0 value {2**64 - 1}", Field.ECC_VOLATILE_UNCORRECTED),
+    ],
+)
+def test_nvml_values_that_no_board_has_are_gaps(
+    reader: BoundedReader, driver: FakeDriver, call: str, field: Field
+) -> None:
+    driver.play(f"0 {call}")
+    reader.open()
+    assert reader.read(0, ALL).gaps[field].kind is FailureKind.IMPLAUSIBLE
+    assert field in reader.read(1, ALL).values
+
+
 def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: FakeDriver) -> None:
     driver.play(
         "0 nvmlDeviceGetNvLinkState.4 value 0",

@@ -14,7 +14,7 @@ from collectors.faults.log_signs import MachineChecks
 from collectors.kernel_log import (
     LONGEST_MESSAGE,
     KernelLog,
-    kernel_xids,
+    gpu_signs,
     load_rules,
     parse_record,
 )
@@ -143,7 +143,9 @@ def test_xids_inside_another_message_or_of_user_space_do_not_count(tmp_path: Pat
     path = _file(
         tmp_path, line(1, f"sh[3]: {said}") + line(2, said, 11) + line(3, said.replace("79", "48"))
     )
-    assert kernel_xids(path) == [("0000:1b:00", 48)]
+    found = gpu_signs(path)
+    assert isinstance(found, list)
+    assert [(sign.subject, sign.name) for sign in found] == [("0000:1b:00", "xid_48")]
 
 
 def _file(folder: Path, text: bytes) -> Path:
