@@ -25,7 +25,7 @@ from aggregator.releases.releases import (
     read_causes,
     read_windows,
 )
-from wire.catalogue import LEFT_OUT
+from wire.catalogue import NO_CLASSES
 
 from .analyst_views import (
     OUTCOMES_VIEW,
@@ -218,7 +218,7 @@ class FolderSource:
                 since=None if since is None else moment(since),
                 until=None if until is None else moment(until), by_cohort=by_cohort,
             )  # fmt: skip
-            return f"FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
+            return f"FROM ({rows}) WHERE cell NOT IN {NO_CLASSES} ORDER BY ALL"
 
         return self._frame(text, [])
 
@@ -327,7 +327,7 @@ def _cells_text(each: str, ends: str, period: RollupPeriod, *, by_cohort: bool) 
         ]
         names, cohorts = ("FROM summed", "FROM ended"), "cohorts"
     rows = cells_sql(*names, period.seconds, cohorts)
-    return f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
+    return f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell NOT IN {NO_CLASSES} ORDER BY ALL"
 
 
 def _bounds(since: Moment | None, until: Moment | None) -> tuple[datetime, datetime]:

@@ -16,7 +16,7 @@ from aggregator.releases.releases import Meanings, literal
 from aggregator.statistics.discoveries import FALSE_DISCOVERY_RATE, judged_sql
 from aggregator.statistics.ratios import normal_quantile, shares_sql
 from aggregator.statistics.statistics import BIAS_CONFIDENCE, model_sql
-from wire.catalogue import LEFT_OUT, Bins, Catalogue
+from wire.catalogue import LEFT_OUT, MEASURED, NO_CLASSES, Bins, Catalogue
 
 SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "series": (pa.string(), "task series"),
@@ -72,7 +72,10 @@ SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) A
     CAST(sum(window_s) AS BIGINT) AS covered_s, CAST(sum(n_hosts) AS BIGINT) AS host_windows,
     CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
     sum(value * times) AS value,
-    greatest(sum(variance * times ** 2) - coalesce(any_value(choice), 0), 0) AS variance,
+    greatest(
+        sum(variance * times ** 2)
+            - CASE cell WHEN '{MEASURED}' THEN 0 ELSE coalesce(any_value(choice), 0) END, 0
+    ) AS variance,
     CASE WHEN any_value(kind) != 'indicators' THEN 0
         WHEN any_value(known) = count(*) THEN any_value(left_out) END AS left_out,
     CASE WHEN any_value(kind) != 'indicators' THEN 0
@@ -85,6 +88,18 @@ SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) A
 FROM cells LEFT JOIN choices USING (series, cohort, section, period_start)
 GROUP BY series, cohort, section, cell, period_start
 """  # noqa: S608  (texts of this module)
+
+
+@lru_cache(maxsize=1)
+def _full_scale_sql() -> str:
+    """Full scale of a mean's cell, as the catalogue has it; NULL of others, for SQL."""
+    scales = {
+        f"{section.name}/{coordinate.name}": coordinate.full_scale
+        for section in Catalogue.load().sections
+        for coordinate in section.coordinates
+    }
+    cases = " ".join(f"WHEN {literal(cell)} THEN {scale}" for cell, scale in scales.items())
+    return f"CAST(CASE section || '/' || cell {cases} END AS DOUBLE)"
 
 
 def merged_sql(source: str, *, start: str = "period_start", cohort: str = "cohort") -> str:
@@ -137,7 +152,7 @@ CELL_MEANINGS: Final[Meanings] = {
     "kind": (pa.string(), "mix, histogram, mean or indicators"),
     "value": (
         pa.float64(),
-        "sum over hosts and released windows; of a mean, the mean of hosts and time",
+        "sum over hosts and released windows; of a mean, that of time and hosts that measured",
     ),
     "standard_error": (pa.float64(), "standard error of value"),
     "low": (pa.float64(), "lower end of the 95 % interval of value"),
@@ -161,7 +176,10 @@ CELL_MEANINGS: Final[Meanings] = {
     "coverage": (pa.float64(), "released windows, as a fraction of the period"),
     "host_windows": (pa.int64(), "accepted hosts, added over the windows"),
     "host_s": (pa.int64(), "accepted hosts times the window's seconds, added over the windows"),
-    "hosts": (pa.float64(), "accepted hosts of a window, mean"),
+    "hosts": (
+        pa.float64(),
+        "accepted hosts of a window, mean; of means and indicators, hosts that measured",
+    ),
     "until": (pa.timestamp("us"), "end of the last released window, UTC"),
     "whole": (pa.float64(), "what share is of; of a mean, before hosts and time are divided out"),
 }
@@ -169,7 +187,9 @@ CELL_MEANINGS: Final[Meanings] = {
 
 NOT_JUDGED: Final = "cells are not judged here"
 """What a query fails with that asks for what was left out."""
-_FAMILY: Final = f"series, cohort, period_start, section, cell = '{LEFT_OUT}'"
+_FAMILY: Final = (
+    f"series, cohort, period_start, section, CASE WHEN cell IN {NO_CLASSES} THEN cell END"
+)
 _BIAS_Z: Final = normal_quantile(2 * BIAS_CONFIDENCE - 1)
 
 
@@ -237,10 +257,10 @@ WITH numbers AS ({numbers}), gone AS (
             || CASE measure WHEN '{LAUNCHES}' THEN '{BY_LAUNCHES}' ELSE '' END AS name,
         {_bins_sql()},
         coalesce(q_value <= {FALSE_DISCOVERY_RATE}, false) AS told,
-        share IS NULL AS suppressed,
+        share IS NULL AND (cell != '{MEASURED}' OR windows = 0) AS suppressed,
         coalesce(gone.windows_suppressed, 0) AS windows_suppressed,
         coalesce(
-            gone.reason, CASE WHEN share IS NULL THEN '{NOISE_REASON}' END
+            gone.reason, CASE WHEN suppressed THEN '{NOISE_REASON}' END
         ) AS reason
     FROM (SELECT *, NULL AS reason FROM rows) AS rows LEFT JOIN gone ON gone.series = rows.series
         AND gone.cohort IS NOT DISTINCT FROM rows.cohort
@@ -271,17 +291,18 @@ def _readable(source: str, period_s: int, cohorts: str) -> str:
     """Value, error, interval, share, coverage."""
     reach = normal_quantile()
     rows = f"""
-SELECT *, sqrt(squared_error) / per AS standard_error, {_finite("value")} AS x,
+SELECT *, {_finite("value")} AS x,
     {_finite("whole")} AS d, {_finite("squared_error")} AS vx, {_finite("whole_variance")} AS vd,
     {_finite("covariance")} AS cov, {_finite("sampling")} AS extra,
-    {_finite("whole_bound")} AS off,
-    value / per - {reach} * standard_error AS below,
-    value / per + {reach} * standard_error AS above,
-    CASE WHEN kind = 'mean' AND whole > whole_bound THEN whole_bound / (whole - whole_bound) ELSE 0
-        END AS part_off
+    {_finite("whole_bound")} AS off
 FROM (
-    SELECT *, variance + greatest(coalesce(left_out, 0), 0) AS squared_error,
-        CASE kind WHEN 'mean' THEN host_s ELSE 1 END AS per
+    SELECT *,
+        variance + CASE cell WHEN '{MEASURED}' THEN 0 ELSE greatest(coalesce(left_out, 0), 0) END
+            AS squared_error,
+        kind = 'mean' AND cell != '{MEASURED}' AS is_mean,
+        coalesce({_full_scale_sql()}, whole / host_s) AS full_scale,
+        CASE WHEN is_mean THEN whole / full_scale WHEN kind = 'mean' THEN covered_s / {cohorts}
+            ELSE 1 END AS per
     FROM ({source})
 )
 """  # noqa: S608  (texts of this module)
@@ -289,14 +310,22 @@ FROM (
 SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, section, cell,
     CASE WHEN kind = 'indicators' AND windows > {cohorts} THEN 'host-windows' ELSE unit END AS unit,
     kind,
-    value / per AS value, standard_error,
-    below - abs(below) * part_off AS low, above + abs(above) * part_off AS high,
+    -- A mean divides one noisy sum by another: it is its share of full scale, and so its interval.
+    CASE WHEN is_mean THEN share * full_scale ELSE value / per END AS value,
+    sqrt(squared_error + CASE WHEN is_mean THEN share ** 2 * whole_variance ELSE 0 END) / per
+        AS standard_error,
+    CASE WHEN is_mean THEN share_low * full_scale ELSE value / per - {reach} * standard_error
+        END AS low,
+    CASE WHEN is_mean THEN share_high * full_scale ELSE value / per + {reach} * standard_error
+        END AS high,
     whole, share, share_low, share_high,
     CASE WHEN kind != 'indicators' THEN 0 WHEN left_out IS NOT NULL THEN least(
         greatest(left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0),
         host_windows + whole_bound
     ) END AS bias_bound,
-    windows, host_windows, host_s, host_windows / windows AS hosts,
+    windows, host_windows, host_s,
+    CASE WHEN is_mean THEN per / covered_s WHEN kind = 'indicators' AND cell != '{MEASURED}'
+        THEN whole / windows ELSE host_windows / windows END AS hosts,
     covered_s / {period_s} / {cohorts} AS coverage, until
 FROM ({shares_sql(rows)})
 """  # noqa: S608  (texts of this package)

@@ -36,6 +36,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     "readers": {
         "liar": "bench.readers_liar",
         "recent": "bench.readers_recent",
+        "unmeasured": "bench.readers_unmeasured",
     },
     "round": {"windows": "bench.round", "epochs": "bench.round:epoch_books"},
     "scale": {

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from aggregator.statistics.ratios import coverage
-from aggregator.statistics.statistics import UNMEASURED
 from analytics import RollupPeriod
 from analytics.changes import changes
 from analytics.release_source import FolderSource
@@ -32,7 +31,7 @@ from simulator.engine.simulation import Simulation, release_of
 from simulator.outcome.truth import truth_cells
 from simulator.scenario import load
 from tests.analytics.rollup_kit import write_releases
-from wire.catalogue import Catalogue
+from wire.catalogue import UNMEASURED, Catalogue
 
 NOMINAL: Final = 95.0
 LOST_OF: Final = 9

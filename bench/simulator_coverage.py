@@ -35,7 +35,7 @@ from simulator.outcome.coverage import TOTAL, CoverageTally
 from simulator.outcome.truth import cause_table, truth_cells
 from simulator.scenario import Scenario, load
 from simulator.streams import philox
-from wire.catalogue import LEFT_OUT, Catalogue
+from wire.catalogue import NO_CLASSES, Catalogue
 from wire.task import Task
 
 COMMAND: Final = "make bench-simulator ARGS='--part coverage'"
@@ -181,7 +181,7 @@ def _release(
         bounds[0] += int(cells[0].bias_bound >= lacks)
         bounds[1] += 1
         for cell in cells:
-            if cell.cell != LEFT_OUT:
+            if cell.cell not in NO_CLASSES:
                 inside = int(cell.low <= truth[cell.cell] <= cell.high)
                 struck = int(truth[cell.cell] > 0)
                 for at, more in enumerate((inside, 1, inside * struck, struck)):
@@ -195,8 +195,9 @@ def _set_cells(catalogue: Catalogue, state: FleetState, section: str) -> NDArray
         "incidents": state.incidents[:, None],
         "hardware_faults": state.hardware[:, None],
     }[section][state.reporting]
-    rows = np.zeros((len(words), catalogue.section(section).length), dtype=np.int64)
-    rows[:, :-1] = unpack(words, rows.shape[1] - 1)
+    of = catalogue.section(section)
+    rows = np.zeros((len(words), of.length), dtype=np.int64)
+    rows[:, : of.axis_cells] = unpack(words, of.axis_cells)
     return rows
 
 

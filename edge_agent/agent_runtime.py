@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from collectors.interface import Source, UnavailableSource
+from collectors.records.activity import SourceCoverage
 from collectors.rounds import Drained, Rounds
 from transport.interface import Transport, TransportUnavailable
 from wire.fields import TaskId
@@ -110,6 +111,7 @@ class AgentRuntime:
         self._machine = machine
         self._windows = windows
         self._rounds = Rounds(sources)
+        self._working_ns: dict[str, int] = {}
         self._diagnosis: HostDiagnosis | None = None
         self.replace_diagnosis(diagnosis)
         self._clock = clock or SystemClock()
@@ -151,6 +153,7 @@ class AgentRuntime:
     def replace_sources(self, sources: Sequence[Source]) -> None:
         """Go on with these sources, started already; what was drained and is not there stops."""
         self._rounds = self._rounds.replace(sources)
+        self._working_ns.clear()
         if self._diagnosis is not None:
             self._diagnosis.lack(self._rounds.lacking)
 
@@ -159,6 +162,7 @@ class AgentRuntime:
         if self._diagnosis is not None:
             self._diagnosis.close()
         self._diagnosis = diagnosis
+        self._working_ns.pop(DIAGNOSIS, None)
         if diagnosis is not None:
             diagnosis.lack(self._rounds.lacking)
 
@@ -312,20 +316,26 @@ class AgentRuntime:
                 self._windows.add(record)
             if diagnosis is not None:
                 diagnosis.take(drained)
-            self._warn(drained.name, drained.failure)
+            self._worked(drained.name, drained.failure, now_ns)
             for observer in self._observers:
                 observer.drained(drained, now_ns)
         if diagnosis is not None:
             found = diagnosis.look(now_ns)
             for incident in found.incidents:
                 self._windows.add(incident)
-            self._warn(DIAGNOSIS, found.failure)
+            self._worked(DIAGNOSIS, found.failure, now_ns)
             for observer in self._observers:
                 observer.diagnosed(found, now_ns)
 
-    def _warn(self, name: str, failure: str | None) -> None:
+    def _worked(self, name: str, failure: str | None, now_ns: int) -> None:
+        """Tell the windows that a source worked since its look before, or the log why not."""
+        since_ns = self._working_ns.pop(name, now_ns)
         if failure is not None:
             self._log.warning("source failed", source=name, error=failure)
+            return
+        self._working_ns[name] = now_ns
+        if now_ns > since_ns:
+            self._windows.add(SourceCoverage(name, since_ns, now_ns - since_ns))
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):

@@ -152,7 +152,7 @@ def task_rules(
 ) -> ParticipantRules:
     """Give what this host takes of tasks; without a domain that of its configuration."""
     domain = domain or (DEMO_DOMAIN if config.trust.trial else LIVE_DOMAIN)
-    return ParticipantRules(config.trust, config.bounds, domain, gate, catalogue, catalogue.hash)
+    return ParticipantRules(config.trust, config.bounds, domain, gate, catalogue)
 
 
 def noise_sampler() -> NoiseSampler:

@@ -7,36 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectors.interface import UnavailableSource
-from wire.catalogue import Catalogue
+from wire.catalogue import UNMEASURED, Catalogue
+from wire.catalogue_match import match_task
 from wire.task import Task
 
 from .config import AgentConfig
 from .host_diagnosis import NAME as DIAGNOSIS
-from .windows.window_rows import UNMEASURED
+from .windows.measured_by import MEASURED_BY
 
-_KERNELS: Final = ("probes", "gpu_time", "replay")
-MEASURED_BY: Final[Mapping[str, tuple[str, ...]]] = {
-    "kernel_mix": _KERNELS,
-    "kernel_mix_by_model": _KERNELS,
-    "application_mix": _KERNELS,
-    "kernel_duration": ("gpu_time", "replay"),
-    "copy_size": _KERNELS,
-    "gpu_utilisation": ("devices",),
-    "gpu_memory": ("devices",),
-    "gpu_power": ("devices",),
-    "gpu_temperature": ("devices",),
-    "host_cpu": ("host",),
-    "host_memory": ("host",),
-    "host_disk": ("host",),
-    "host_network": ("host",),
-    "applications_seen": _KERNELS,
-    "incidents": (DIAGNOSIS,),
-    "hardware_faults": ("faults", "devices"),
-    "copies": ("probes",),
-    "collectives": ("probes",),
-    "synchronisation_waits": ("probes",),
-}
-"""Sections of the catalogue, and the sources of which one is enough."""
 OF_ANY_HOST: Final = frozenset({"host", "faults", DIAGNOSIS})
 """Sources of sections that ask for no GPU."""
 OFF_BY_DEFAULT: Final = frozenset({DIAGNOSIS, "gpu_time"})
@@ -89,12 +67,23 @@ def unmeasured(
             reason, expected = "host.gpus names none of this host's GPUs", False
         else:
             reason, expected = _why(wanted, config, reasons)
-        cells = catalogue.section(spec.name).cells
-        as_cell = any(cell.rpartition("/")[2] == UNMEASURED for cell in cells)
-        # Without a GPU that is named there is no wall time that could go into such a cell.
-        reported = UNMEASURED if as_cell and config.host.models else "zero"
+        section = catalogue.section_of(spec)
+        as_cell = any(cell.rpartition("/")[2] == UNMEASURED for cell in section.cells)
+        # Without a GPU that is named there is no wall time that could go into the cell of a mix.
+        said = section.counts_unmeasured or (as_cell and config.host.models)
+        reported = UNMEASURED if said else "zero"
         found.append(Unmeasured(spec.name, reason, expected, reported))
     return found
+
+
+def clipped(task: Task, config: AgentConfig, catalogue: Catalogue) -> str | None:
+    """Say of a host of more GPUs than a task's bounds are for that its GPU time is scaled down."""
+    most, own = match_task(catalogue, task).gpus, len(config.host.models)
+    if most is None or own <= most:
+        return None
+    return (
+        f"for hosts of {most} GPUs at most: the time of this one's {own} is scaled down to {most}"
+    )
 
 
 def by_reason(found: Iterable[Unmeasured]) -> dict[str, list[Unmeasured]]:

@@ -7,19 +7,29 @@ import itertools
 import json
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from . import fields, labels
 from .fields import MAX_D
-from .task import CHECK_WORDS, SectionKind
+from .task import CHECK_WORDS, SectionKind, SectionSpec
 
 MS_PER_S: Final = 1000
 
+UNMEASURED: Final = "unmeasured"
+"""Cell of means and indicators: a host that did not measure the section sets it, and no other."""
+MEASURED: Final = "measured"
+"""What a release has in its place: the accepted hosts without those."""
 LEFT_OUT: Final = "left_out"
 """Last cell of every indicator section: what hosts with more than m set did not report."""
+NO_CLASSES: Final = (MEASURED, LEFT_OUT)
+"""Released cells of a section's hosts, that are no classes beside the others."""
+
+
+OF_HOSTS: Final = (SectionKind.MEAN, SectionKind.INDICATORS)
+"""Kinds that are read as a value a host, of which zero is a number only where it was measured."""
 
 
 class Bound(StrEnum):
@@ -81,8 +91,8 @@ class Section:
 
     unit            base unit of raw values
     axes            names of class tables, partitions, "bins" or "coordinates"
-    cells           readable names, the product of the axes, first axis slowest; of indicators,
-                    LEFT_OUT after them
+    cells           readable names, the product of the axes, first axis slowest; then UNMEASURED of
+                    means and indicators (not in format 1), then LEFT_OUT of indicators
     bound           where the L1 bound comes from
     coordinate_cap  base units; 0 unless bound is `fixed`; so l1_bound
     m               most cells that a host sets, LEFT_OUT among them; 0 for other kinds
@@ -109,6 +119,23 @@ class Section:
     def length(self) -> int:
         return len(self.cells)
 
+    @property
+    def axis_cells(self) -> int:
+        """How many cells the axes have; the others come after them."""
+        return self.length - self.counts_unmeasured - (self.kind is SectionKind.INDICATORS)
+
+    @property
+    def counts_unmeasured(self) -> bool:
+        """Whether hosts that did not measure say so in a cell of their own, not in wall time."""
+        return self.kind in OF_HOSTS and UNMEASURED in self.cells
+
+    @property
+    def released_cells(self) -> tuple[str, ...]:
+        """Names of the cells in a release."""
+        if not self.counts_unmeasured:
+            return self.cells
+        return tuple(MEASURED if cell == UNMEASURED else cell for cell in self.cells)
+
     def index(self, cell: str) -> int:
         """Return the place of a cell; KeyError names the section when there is none."""
         try:
@@ -129,15 +156,28 @@ class Section:
             raise ValueError(f"gpus and window_s are at least 1, got {gpus} and {window_s}")
         if self.bound is Bound.INDICATORS:
             return self.steps_per_unit, self.m * self.steps_per_unit, 1
-        if self.bound is Bound.PER_GPU_MS:
-            total = gpus * window_s * MS_PER_S
-        elif self.bound is Bound.PER_GPU_SAMPLE:
-            total = gpus * max(window_s // self.sample_period_s, 1)
-        else:
-            total = self.l1_bound
+        total = gpus * self._of_one_gpu(window_s) or self.l1_bound
         cap = self.coordinate_cap if self.bound is Bound.FIXED else total
         q = -(-total // self.steps_per_unit)
         return -(-cap // q) * q, -(-total // q) * q, q
+
+    def _of_one_gpu(self, window_s: int) -> int:
+        """Return a window's amount of one GPU, base units; 0 where GPUs do not bound it."""
+        if self.bound is Bound.PER_GPU_MS:
+            return window_s * MS_PER_S
+        of_samples = self.bound is Bound.PER_GPU_SAMPLE
+        return max(window_s // self.sample_period_s, 1) if of_samples else 0
+
+    def gpu_counts(self, spec: SectionSpec, window_s: int) -> range | None:
+        """Return the counts of which alone `resolve` can give a task's bound and step.
+
+        None where GPUs do not bound it: any count does
+        """
+        one = self._of_one_gpu(window_s)
+        if not one:
+            return None
+        above = max(spec.l1_bound - spec.q, (spec.q - 1) * self.steps_per_unit)
+        return range(above // one + 1, min(spec.l1_bound, spec.q * self.steps_per_unit) // one + 1)
 
 
 _Member = TypeVar("_Member", bound=StrEnum)
@@ -195,8 +235,13 @@ _OPTIONAL: Final[dict[str, type]] = {
 }
 
 
-def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Section:
-    """Build one section; `axes` gives the cells of each table and partition."""
+def read_section(
+    raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]], *, tells: bool = True
+) -> Section:
+    """Build one section; `axes` gives the cells of each table and partition.
+
+    tells   means and indicators have a cell for hosts that did not measure
+    """
     name = str(need_table(raw, "a section").get("name"))
     where = f"section {name}"
     need_known(raw, _REQUIRED.keys() | _OPTIONAL.keys(), where)
@@ -214,7 +259,8 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
     if coordinates:
         places["coordinates"] = tuple(coordinate.name for coordinate in coordinates)
     of_kind = member(SectionKind, raw["kind"], where)
-    rest = (LEFT_OUT,) if of_kind is SectionKind.INDICATORS else ()
+    told = (UNMEASURED,) if tells and of_kind in OF_HOSTS else ()
+    rest = (*told, LEFT_OUT) if of_kind is SectionKind.INDICATORS else told
     section = Section(
         id=raw["id"],
         name=name,
@@ -239,7 +285,7 @@ def _check_section(section: Section, where: str) -> None:
     need_range(section.id, 1, (1 << 31) - 1, f"{where}: id")
     need_range(section.steps_per_unit, 1, 1 << 20, f"{where}: steps_per_unit")
     indicators = section.kind is SectionKind.INDICATORS
-    most = section.length - 1 if indicators else 0
+    most = section.axis_cells if indicators else 0
     need_range(section.m, int(indicators), most, f"{where}: m")
     same = (section.bound is Bound.INDICATORS) == indicators
     need(same, f"{where}: a bound for other kinds, none for indicators", section.bound.value)
@@ -309,33 +355,37 @@ class Table:
 class Catalogue:
     """Every metric that a task may ask for.
 
-    hash  SHA-256 of the label and the canonical JSON of the content; comments do not count
+    hash    SHA-256 of the label and the canonical JSON of the content; comments do not count
+    former  the shipped one of the format before, of which tasks may still run
     """
 
     sections: tuple[Section, ...]
     tables: Mapping[str, Table]
     hash: bytes
+    former: Catalogue | None = None
 
     @classmethod
     def load(cls, path: Path | str | None = None) -> Self:
         """Read the shipped catalogue, or another file; CatalogueError when it breaks a rule."""
-        content = _read(shipped_file() if path is None else Path(path))
+        content = _read(_SHIPPED[FORMAT] if path is None else Path(path))
         if "extends" in content:
             need(content["extends"] == "default", "extends = default", content["extends"])
-            content = _merge(_read(shipped_file()), content)
-        return cls.from_content(content)
+            content = _merge(_read(_SHIPPED[_format(content)]), content)
+        former = None if _format(content) == 1 else cls.from_content(_read(_SHIPPED[1]))
+        return replace(cls.from_content(content), former=former)
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Self:
         need_known(content, _TOP, "the catalogue")
-        need(content.get("format") == 1, "format = 1", content.get("format"))
+        tells = _format(content) == FORMAT
         _check_shape(content)
         tables = {name: _table(name, raw) for name, raw in content.get("tables", {}).items()}
         axes = {name: table.cells for name, table in tables.items()}
         for name, raw in content.get("partitions", {}).items():
             need(name not in axes, f"a name for partition {name} that no table has", name)
             axes[name] = _partition(name, raw, axes)
-        sections = tuple(read_section(raw, axes) for raw in content.get("section", []))
+        raws = content.get("section", [])
+        sections = tuple(read_section(raw, axes, tells=tells) for raw in raws)
         _check_unique(sections, content.get("retired_section_ids", []))
         try:
             text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=_refuse)
@@ -355,9 +405,29 @@ class Catalogue:
     def classes(self, table: str) -> tuple[str, ...]:
         return self.tables[table].classes
 
+    def named(self, catalogue_hash: bytes) -> Catalogue | None:
+        """Return the one that a task names: this, or the shipped one before."""
+        known = (self, self.former)
+        return next((one for one in known if one and one.hash == catalogue_hash), None)
 
-def shipped_file() -> Path:
-    return Path(__file__).with_name("catalogue.toml")
+    def section_of(self, spec: SectionSpec) -> Section:
+        """Return a task's section by its id, which never changes its meaning; KeyError if none."""
+        known = (*self.sections, *(self.former.sections if self.former else ()))
+        same = (one for one in known if one.id == spec.section_id and one.length == spec.length)
+        return next(same, None) or self.section(spec.name)
+
+
+FORMAT: Final = 2
+_SHIPPED: Final = {
+    1: Path(__file__).with_name("catalogue_1.toml"),
+    FORMAT: Path(__file__).with_name("catalogue.toml"),
+}
+"""In format 1, means and indicators have no cell for hosts that did not measure."""
+
+
+def _format(content: Mapping[str, Any]) -> int:
+    need(content.get("format") in _SHIPPED, "format = 2, or 1", content.get("format"))
+    return int(content["format"])
 
 
 def _read(path: Path) -> dict[str, Any]:

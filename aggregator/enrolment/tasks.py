@@ -17,7 +17,8 @@ from privacy.errors import ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.catalogue import Catalogue
+from wire.catalogue import Catalogue, CatalogueError
+from wire.catalogue_match import describe, match_task
 from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
 from wire.fields import MAX_EPOCH_S, MAX_ROSTER_BODY, NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
@@ -223,12 +224,14 @@ def check_and_countersign(
     helper: SigningKey,
     *,
     evidence: RosterEvidence = NO_EVIDENCE,
+    catalogue: Catalogue | None = None,
     now_s: float | None = None,
     tell: Callable[[Mapping[str, int | float]], None] = lambda _: None,
 ) -> tuple[bytes, dict[str, Any]]:
     """Check the Leader's signature and the contents, then sign.
 
     evidence    what a roster is held against
+    catalogue   what a task's sections are held against; without it the shipped one
     tell        is given a roster's counts before anything is signed or refused for them
     Returns     (signed bytes, what was signed, in words)
     Raises      ReportRejected, ParameterError
@@ -241,7 +244,8 @@ def check_and_countersign(
     said: dict[str, Any] = {}
     body = _decoded(label, signed.body)
     if isinstance(body, Task):
-        check_task_noise(body)
+        catalogue = catalogue or Catalogue.load()
+        check_task(body, catalogue)
         if (body.leader_pk, body.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
     elif isinstance(body, Roster):
@@ -249,11 +253,18 @@ def check_and_countersign(
         now_s = time.time() if now_s is None else now_s
         said |= review_roster(body, evidence, parties, now_s, tell)
     both = countersign(content, label, helper)
-    return both, _summary(Signed.decode(both, label), body) | said
+    return both, _summary(Signed.decode(both, label), body, catalogue) | said
 
 
-def check_task_noise(task: Task) -> None:
-    """Recompute noise from the task's own numbers; raises ParameterError naming the bound."""
+def check_task(task: Task, catalogue: Catalogue) -> None:
+    """Hold a task to its catalogue, and recompute noise from the task's own numbers.
+
+    Raises      ReportRejected (catalogue), ParameterError naming the bound
+    """
+    try:
+        match_task(catalogue, task)
+    except CatalogueError as error:
+        raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
     if calibrate.gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12) < task.mu_1e9:
         raise ParameterError("mu", "what epsilon and delta allow", task.mu_1e9)
     local = task.scheme is Scheme.LOCAL
@@ -271,11 +282,11 @@ def check_task_noise(task: Task) -> None:
             calibrate.check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
 
 
-def summary(content: bytes) -> dict[str, Any]:
-    """What a signed file says, for people and scripts."""
+def summary(content: bytes, catalogue: Catalogue | None = None) -> dict[str, Any]:
+    """What a signed file says, for people and scripts; a task in units of its catalogue."""
     label = label_of(content)
     signed = Signed.decode(content, label)
-    return _summary(signed, _decoded(label, signed.body))
+    return _summary(signed, _decoded(label, signed.body), catalogue)
 
 
 _Body = Task | Roster | EntryAnswer
@@ -287,7 +298,7 @@ def _decoded(label: bytes, body: bytes) -> _Body:
     return EntryAnswer.decode_body(body) if label == labels.ENTRY_ANSWER else Task.decode_body(body)
 
 
-def _summary(signed: Signed, body: _Body) -> dict[str, Any]:
+def _summary(signed: Signed, body: _Body, catalogue: Catalogue | None) -> dict[str, Any]:
     signatures = {
         "signed_by_leader": signed.sig_leader != NO_SIGNATURE,
         "signed_by_helper": signed.sig_helper != NO_SIGNATURE,
@@ -299,7 +310,8 @@ def _summary(signed: Signed, body: _Body) -> dict[str, Any]:
             found = {"kind": "entry", "host_id": body.entry.host_id.hex()}
             return found | {"roster_version": body.roster_version} | signatures
         case Task():
-            return _task_summary(body, task_id(signed.unsigned())) | signatures
+            catalogue = catalogue or Catalogue.load()
+            return _task_summary(body, task_id(signed.unsigned()), catalogue) | signatures
 
 
 def roster_counts(roster: Roster, **more: int) -> dict[str, Any]:
@@ -316,20 +328,31 @@ def roster_counts(roster: Roster, **more: int) -> dict[str, Any]:
     }
 
 
-def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
+def _task_summary(task: Task, identity: bytes, catalogue: Catalogue) -> dict[str, Any]:
     def plain(*names: str) -> dict[str, Any]:
         return {name: getattr(task, name) for name in names}
 
+    try:
+        matched, differs = match_task(catalogue, task), None
+    except CatalogueError as error:
+        matched, differs = None, str(error)
+    gpus = None if matched is None else matched.gpus
+    units = [section.unit for section in matched.sections] if matched else ["base units"] * 256
     sections: list[Mapping[str, Any]] = [
         {
             "name": section.name,
+            "asks": describe(section, unit, task.window_s, gpus),
+            "unit": unit,
+            "cap": section.coordinate_cap,
+            "bound": section.l1_bound,
+            "step": section.q,
             "kind": section.kind.value,
             "length": section.length,
             "weight": section.weight_millionths / 10**6,
             "sigma_steps": section.sigma_1024 / 1024,
             "bound_steps": section.bound_steps,
         }
-        for section in task.sections
+        for section, unit in zip(task.sections, units, strict=False)
     ]
     return {
         "kind": "task",
@@ -343,6 +366,9 @@ def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
         "epsilon": task.epsilon_millionths / 10**6,
         "delta": task.delta_1e12 / 10**12,
         **plain("n_max", "n_min", "t", "min_operators", "expiry", "d"),
+        "catalogue": task.catalogue_hash.hex(),
+        "differs_from_catalogue": differs,
+        "gpus": gpus,
         "sections": sections,
     }
 

@@ -235,7 +235,8 @@ class HelperRuntime:
         self._compared = config.transport is None
         own_pk = self._keys.identity.public_bytes
         parties = PinnedParties(config.leader_pk, own_pk, config.fleet)
-        self._directory = Directory(parties)
+        catalogue = Catalogue.load()
+        self._directory = Directory(parties, catalogue=catalogue)
         self._folder = SignedFolder(config.signed_dir)
         self._helper = Helper(
             self._directory,
@@ -244,7 +245,7 @@ class HelperRuntime:
             self._state,
             ledger_counters=self._state.counters(),
             seen_epochs=self._state.epochs(),
-            sum_rules=SumRules(Catalogue.load()),
+            sum_rules=SumRules(catalogue),
             checkpoint=checkpoint,
         )
         self._runner = HelperRunner(

@@ -15,6 +15,8 @@ from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_chan
 from privacy.errors import ParameterError
 from privacy.signing import verify
 from wire import labels
+from wire.catalogue import Catalogue, CatalogueError
+from wire.catalogue_match import match_task
 from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
@@ -268,13 +270,19 @@ class Directory:
     """Tasks by id and rosters by version; refuses what either party did not sign."""
 
     def __init__(
-        self, parties: PinnedParties, accepted_s: Mapping[bytes, float] | None = None
+        self,
+        parties: PinnedParties,
+        accepted_s: Mapping[bytes, float] | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         """Start empty.
 
+        catalogue    tasks that name it, or the one before, must have its sections; those of others
+                     were held to theirs when they were countersigned
         accepted_s   when tasks were accepted first, by task_id, as far as a durable state says so
         """
         self.parties = parties
+        self._catalogue = catalogue
         self._accepted_s = dict(accepted_s or {})
         self.tasks: dict[bytes, KnownTask] = {}
         self.rosters: dict[int, VerifiedRoster] = {}
@@ -287,10 +295,16 @@ class Directory:
 
         at_start    read back after a restart: superseded and expired versions are still in use
                     until the retention of their last window ends
-        Raises      ReportRejected: task_signature, task_expired, task_superseded, field, length
+        Raises      ReportRejected: task_signature, task_expired, task_superseded, catalogue, field,
+                    length
         """
         signed = Signed.decode(signed_bytes, labels.TASK)
         task = self._verified_task(signed)
+        if self._catalogue is not None and self._catalogue.named(task.catalogue_hash) is not None:
+            try:
+                match_task(self._catalogue, task)
+            except CatalogueError as error:
+                raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
         identity = task_id(signed.unsigned())
         if identity in self.tasks:
             return self.tasks[identity]

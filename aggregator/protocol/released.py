@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from wire.catalogue import UNMEASURED, Catalogue
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 FEW_HOSTS: Final = 100
@@ -188,7 +189,8 @@ def _coarse_capacity(
 class PublishedWindow:
     """One released window as the store keeps it: nothing in it tells how many hosts there were.
 
-    vector      as of the release; its check words are the coarse number of hosts
+    vector      as of the release; its check words are the coarse number of hosts, from which the
+                cells `unmeasured` are counted down to the hosts that measured
     rejections  reason -> reports refused, on the grid; reasons of fewer than half a step are out
     digest      SHA-256 of what was released: two that differ are two releases
     """
@@ -228,10 +230,16 @@ class ReleasedWindow:
     released_s: float
     capacity: Capacity | None = None
 
-    def published(self) -> PublishedWindow:
+    def published(self, catalogue: Catalogue) -> PublishedWindow:
+        """Make it coarse; the hosts that measured have noise of their own, and stay as they are."""
         counts = CoarseCounts.of(self.task, self.n, self.capacity)
         vector = self.vector.copy()
         vector[:CHECK_WORDS] = counts.hosts.value
+        for spec, place in zip(self.task.sections, self.task.slices().values(), strict=True):
+            section = catalogue.section_of(spec)
+            if section.counts_unmeasured:
+                hole = place.start + section.index(UNMEASURED)
+                vector[hole] += (counts.hosts.value - self.n) * spec.cap_steps
         step = host_step(self.task.n_min, self.task.domain)
         refused = {reason: on_grid(count, step) for reason, count in self.rejections.items()}
         digest = sha256(self.n.to_bytes(8, "big") + self.vector.astype("<i8").tobytes()).digest()

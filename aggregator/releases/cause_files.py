@@ -18,7 +18,8 @@ import pyarrow as pa
 from aggregator.statistics import causes
 from aggregator.statistics.causes import CauseRow, CauseTable, CauseWindow, Trend
 from aggregator.statistics.correction import Detector, Reported
-from wire.catalogue import LEFT_OUT
+from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
+from wire.catalogue import MEASURED, NO_CLASSES
 
 from .release_files import release_path, utc
 
@@ -39,8 +40,11 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "window_start": (pa.timestamp("us"), "first moment of the window, UTC"),
     "window_s": (pa.int32(), "window length, seconds"),
     "section": (pa.string(), "incidents or hardware_faults"),
-    "n_hosts": (pa.int32(), "accepted hosts, on a grid"),
-    "n_bound": (pa.int32(), "how many hosts n_hosts may be off by"),
+    "n_hosts": (
+        pa.int32(),
+        "hosts that measured; accepted hosts, on a grid, where these were not counted",
+    ),
+    "n_bound": (pa.int32(), "how many hosts n_hosts may be off by, beside its noise"),
     "corrected": (pa.bool_(), "by the measured rates of the agents' detector"),
     "correction": (pa.string(), "by which rates, or why not"),
     "by_chance": (pa.float64(), "rows that would pass two standard errors by chance"),
@@ -59,7 +63,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     ),
     "low": (pa.float64(), "lower end of the 95 % interval of hosts, false alarms included"),
     "high": (pa.float64(), "upper end of it"),
-    "share": (pa.float64(), "hosts as a fraction of the accepted hosts"),
+    "share": (pa.float64(), "hosts as a fraction of n_hosts"),
     "share_low": (pa.float64(), "lower end of its 95 % interval"),
     "share_high": (pa.float64(), "upper end of its 95 % interval"),
     "part": (pa.float64(), "hosts as a fraction of all causes of the table; NULL: noise"),
@@ -146,26 +150,29 @@ def tables_of(
 
 
 def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
-    chosen = (
-        row
-        for row in released
-        if row["section"] in causes.CAUSE_SECTIONS and row["cell"] != LEFT_OUT
-    )
-    for rows in _grouped(chosen):
+    for found in _grouped(row for row in released if row["section"] in causes.CAUSE_SECTIONS):
+        rows = [row for row in found if row["cell"] not in NO_CLASSES]
         # A later catalogue's causes come last.
         rows.sort(key=lambda row: (_PLACES.get(row["cell"], len(_PLACES)), row["cell"]))
         first = rows[0]
         yield CauseWindow(
             first["series"], first["cohort"], _seconds(first["window_start"]), first["window_s"],
             first["section"], tuple(row["cell"] for row in rows),
-            Reported(
-                first["n_hosts"],
-                np.array([row["value"] for row in rows], dtype=np.float64),
-                np.array([row["standard_error"] for row in rows], dtype=np.float64),
-                int(first["n_bound"]),
-            ),
+            reported_of(found, rows),
             _read("bias_bound", first.get("bias_bound")),
         )  # fmt: skip
+
+
+def reported_of(found: Iterable[Record], rows: Sequence[Record]) -> Reported:
+    """Give what a section's causes are shares of, and their sums; `found` has all its cells."""
+    value, error = (
+        np.array([row[name] for row in rows], dtype=np.float64)
+        for name in ("value", "standard_error")
+    )
+    for row in found:
+        if row["cell"] == MEASURED and row["value"] > BELOW_NOISE_ERRORS * row["standard_error"]:
+            return Reported(row["value"], value, error, row["standard_error"])
+    return Reported(rows[0]["n_hosts"], value, error, 0.0, int(rows[0].get("n_bound") or 0))
 
 
 def _grouped(records: Iterable[Record]) -> list[list[Record]]:

@@ -37,7 +37,7 @@ def write_period(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedW
 
     Raises      ValueError for windows of several tasks or cohorts, OSError
     """
-    releases = [one.published() for one in windows]
+    releases = [one.published(catalogue) for one in windows]
     task = releases[0].task
     if any((one.task, one.cohort) != (task, releases[0].cohort) for one in releases):
         raise ValueError("expected windows of one task and cohort, got several")
@@ -58,7 +58,7 @@ def write_causes(folder: Path, catalogue: Catalogue, windows: Sequence[ReleasedW
     if not {spec.name for spec in task.sections} & set(CAUSE_SECTIONS):
         return
     records: list[dict[str, object]] = []
-    for one in (window.published() for window in windows):
+    for one in (window.published(catalogue) for window in windows):
         cells = estimate(task, catalogue, one.vector, one.counts)
         records += release_rows(one, cells).to_pylist()
     tables = tables_of(records, None, None)[::-1]
@@ -103,7 +103,7 @@ def _row_groups(
     task: Task, catalogue: Catalogue, releases: Sequence[PublishedWindow]
 ) -> Iterator[pa.Table]:
     """Estimate every window, and give the row groups of the pack's file of cells."""
-    sections = [(catalogue.section(spec.name), spec) for spec in task.sections]
+    sections = [(catalogue.section_of(spec), spec) for spec in task.sections]
     ends = np.cumsum([len(named_cells(section)) for section, _ in sections]).tolist()
     basis = {
         name: np.empty((len(releases), ends[-1]), kind.to_pandas_dtype())
@@ -124,7 +124,7 @@ def _row_groups(
             own = named[at - first : at - first + GROUP_CELLS]
             texts = {
                 "section": [section.name] * len(own),
-                "cell": [section.cells[place] for place in own],
+                "cell": [section.released_cells[place] for place in own],
                 "unit": [units[place][0] for place in own],
                 "kind": [spec.kind.value] * len(own),
             }

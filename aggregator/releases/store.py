@@ -253,7 +253,7 @@ class Store(Closing):
         Raises      StoreConflict when this window was released with another vector,
                     StorageUnavailable
         """
-        self._keep(release.published())
+        self._keep(release.published(self._catalogue))
 
     def _keep(self, release: PublishedWindow) -> None:
         with self._storing():

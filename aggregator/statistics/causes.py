@@ -131,7 +131,7 @@ class CauseRow:
     hosts               hosts that had it, after correction; `standard_error` has the noise, the
                         detector's chance and its matrix' error in it
     low, high           95 % interval of hosts, the uncertainty of the false alarms included
-    share ...           of the accepted hosts
+    share ...           of the hosts that measured
     part ...            of all causes of the table together; None where that whole is noise
     false_high          how many of `hosts` false alarms could still account for
     below_noise         hosts is under 2 standard errors
@@ -182,6 +182,7 @@ class CauseTable:
     corrected   by a detector's measured rates
     correction  by which, or why not
     by_chance   rows that would pass two standard errors if no host had been struck
+    n           hosts that measured, noise included; accepted hosts where these were not counted
     scope       what hosts and their intervals are about, and what is in no interval
     bias_bound  hosts by which `reported` of any row may be low on average, as hosts with more
                 causes than they may report left some out: upper 95 % bound, in no interval;
@@ -246,8 +247,9 @@ def cause_table(
         found = correcting.correct(now.reported, used)
     rows = _rows(now, before, found, used, why)
     return CauseTable(
-        now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
-        rates is not None, correction, judged(rows, corrected=rates is not None),
+        now.series, now.cohort, now.window_start_s, now.window_s, now.section,
+        round(now.reported.hosts), rates is not None, correction,
+        judged(rows, corrected=rates is not None),
         expected_by_chance(len(rows)),
         CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
         now.bias_bound, now.reported.hosts_bound,

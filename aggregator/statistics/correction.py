@@ -107,14 +107,17 @@ class Corrected:
 class Reported:
     """What one window released of a section.
 
-    hosts           accepted hosts, within hosts_bound
+    hosts           accepted hosts that measured, noise included; where they were not counted, all,
+                    within hosts_bound
     value           float64[k], hosts that reported each cause, noise included
     standard_error  float64[k]
+    hosts_error     standard error of hosts
     """
 
-    hosts: int
+    hosts: float
     value: Floats
     standard_error: Floats
+    hosts_error: float = 0.0
     hosts_bound: int = 0
 
     @property
@@ -130,7 +133,8 @@ class Reported:
     @property
     def noise(self) -> Floats:
         """float64[k, k], covariance of share."""
-        return np.diag((self.standard_error / self.hosts) ** 2)
+        of_hosts = np.outer(self.share, self.share) * (self.hosts_error / self.hosts) ** 2
+        return np.asarray(np.diag((self.standard_error / self.hosts) ** 2) + of_hosts)
 
 
 def correctable(rates: Rates) -> Kept:
@@ -228,7 +232,7 @@ def _missed(share: Floats, rates: Rates) -> Floats:
     return np.asarray(np.maximum(share, 0.0) * (factor - 1), np.float64)
 
 
-def _chance(share: Floats, rates: Rates, hosts: int) -> Floats:
+def _chance(share: Floats, rates: Rates, hosts: float) -> Floats:
     """Covariance of reported shares by what the detector happens to say on these hosts."""
     present = np.clip(share, 0.0, 1.0)
     clean = max(1.0 - float(present.sum()), 0.0)

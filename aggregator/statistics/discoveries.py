@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from wire.catalogue import LEFT_OUT
+from wire.catalogue import NO_CLASSES
 
 from .ratios import Floats
 
@@ -57,8 +57,10 @@ def is_significant(q_value: float) -> bool:
     return q_value <= FALSE_DISCOVERY_RATE
 
 
-_FAMILY: Final = f"series, cohort, window_start, section, cell = '{LEFT_OUT}'"
-"""What hosts left out is no class beside the others."""
+_FAMILY: Final = (
+    f"series, cohort, window_start, section, CASE WHEN cell IN {NO_CLASSES} THEN cell END"
+)
+"""How many hosts measured, and what they left out, is no class beside the others."""
 
 _NEAR: Final = 0.46875
 _FAR: Final = 4.0

@@ -120,7 +120,8 @@ class SumRules:
     def __init__(self, catalogue: Catalogue | None = None) -> None:
         """Take the catalogue that says which places have no class yet.
 
-        It counts for tasks of this very catalogue; others are held to their own bounds alone.
+        It counts for tasks of this catalogue or the one before; others are held to their own
+        bounds alone.
         """
         self._catalogue = catalogue
 
@@ -133,13 +134,14 @@ class SumRules:
         high = np.full(task.d, float(n))
         totals: list[Total] = []
         places = task.slices()
+        known = self._catalogue and self._catalogue.named(task.catalogue_hash)
         for spec, place in zip(task.sections, places.values(), strict=True):
             words = np.arange(place.start, place.stop)
             high[words] = float(n * spec.cap_steps)
             totals.append(Total(spec.name, words, 0.0, float(n * spec.bound_steps)))
-            if self._catalogue is None or self._catalogue.hash != task.catalogue_hash:
+            if known is None:
                 continue
-            section = self._catalogue.section(spec.name)
+            section = known.section(spec.name)
             if capacity is not None and is_partition(section):
                 for wall in _wall_times(section, spec, words, n, capacity, task.window_s):
                     high[wall.words] = np.minimum(high[wall.words], wall.high)

@@ -4,7 +4,7 @@ Docs: docs/statistics.md. Four things separate a released cell from the true sum
 hosts: the noise, whose size is known exactly; rounding, at most 1/4 step^2 a host; clipping, which
 is part of what a section means (a mean is that of min(x, full scale)); and indicators that hosts
 left out, of which the release has a bound. What separates a share from the fleet's is, on top,
-that only some hosts measured.
+that only some hosts measured. Means and indicators are of those hosts alone: they are counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from aggregator.protocol.released import Capacity, CoarseCapacity, CoarseCounts
 from privacy.calibrate import SIGMA_UNIT
-from wire.catalogue import LEFT_OUT, MS_PER_S, Bound, Catalogue, Section
+from wire.catalogue import LEFT_OUT, MS_PER_S, UNMEASURED, Bound, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
 
 from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile
 
-UNMEASURED: Final = "unmeasured"
 RESERVED: Final = "reserved_"
 MODEL_AXIS: Final = "gpu_model"
 
@@ -55,7 +54,8 @@ def group_members(section: Section) -> dict[str, npt.NDArray[np.bool_]]:
 @lru_cache(maxsize=256)
 def is_partition(section: Section) -> bool:
     """Whether the cells and what was not measured are all of the wall time."""
-    return any(leaf_of(cell) == UNMEASURED for cell in section.cells)
+    whole = not section.counts_unmeasured
+    return whole and any(leaf_of(cell) == UNMEASURED for cell in section.cells)
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +110,7 @@ class Cell:
     low, high       95 % interval of value
     share           value as a fraction of a whole, None where that whole is itself noise:
                     mix, of measured wall time; histogram, of the section's sum; indicators, of
-                    the accepted hosts; mean, of full scale
+                    the hosts that measured; mean, of full scale on these hosts
     below_noise     value is under 2 standard errors: kept for means over windows, never drawn
                     (discoveries.py says what else is not)
     bias_bound      how many hosts value may be low by on average, as hosts with more indicators
@@ -212,21 +212,29 @@ def _sections(
     if not (np.abs(vector[:CHECK_WORDS] - hosts.value) <= hosts.bound).all():
         raise ValueError(f"expected check words of {hosts.value} accepted hosts, got others")
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
-        section = catalogue.section(spec.name)
-        yield _Released(section, spec, vector[place], counts, task.window_s)
+        section, check_word = catalogue.section_of(spec), int(vector[0])
+        yield _Released(section, spec, vector[place], check_word, counts, task.window_s)
 
 
 def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float]]:
     """Return (readable unit, readable units per base unit) of every cell of a section."""
+    hosts = ("hosts", 1 / spec.coordinate_cap)
     if spec.kind is SectionKind.INDICATORS:
-        return [("hosts", 1 / spec.coordinate_cap)] * spec.length
+        return [hosts] * spec.length
     if section.coordinates:
-        by_name = {coordinate.name: coordinate for coordinate in section.coordinates}
-        leaves = [by_name[leaf_of(cell)] for cell in section.cells]
-        return [(leaf.unit, leaf.full_scale / MEAN_FULL_SCALE) for leaf in leaves]
+        by_name = {
+            coordinate.name: (coordinate.unit, coordinate.full_scale / MEAN_FULL_SCALE)
+            for coordinate in section.coordinates
+        }
+        return [by_name.get(leaf_of(cell), hosts) for cell in section.cells]
     if section.bound is Bound.PER_GPU_MS:
         return [("GPU-s", 1 / MS_PER_S)] * spec.length
     return [(section.unit, 1.0)] * spec.length
+
+
+def full_scale(section: Section, spec: SectionSpec) -> int:
+    """Return what a mean is a share of, in base units; the cap is rounded up to whole steps."""
+    return MEAN_FULL_SCALE if section.coordinates else spec.coordinate_cap
 
 
 @lru_cache(maxsize=256)
@@ -242,14 +250,20 @@ class _Released:
         section: Section,
         spec: SectionSpec,
         steps: npt.NDArray[np.int64],
+        check_word: int,
         counts: CoarseCounts,
         window_s: int,
     ) -> None:
         self.section, self.spec, self.steps = section, spec, steps
+        hole = section.index(UNMEASURED) if section.counts_unmeasured else None
+        if hole is not None:
+            self.steps = steps.copy()
+            self.steps[hole] = check_word * spec.cap_steps - steps[hole]
+        self.hole = hole
         self.hosts, self.capacity, self.window_s = counts.hosts, counts.capacity, window_s
         n = self.most = counts.hosts.value + counts.hosts.bound
         self.scale = _scale(section, spec)
-        self.value = steps * self.scale
+        self.value = self.steps * self.scale
         # Whole multiples of a step are never rounded.
         self.rounding = (ROUNDING_VARIANCE * n if spec.q > 1 else 0.0) * self.scale**2
         noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * self.scale**2
@@ -259,6 +273,8 @@ class _Released:
             # to a cell's variance, and the p of all hosts are what LEFT_OUT counts on average.
             choice = max(float(self.value[section.index(LEFT_OUT)]), 0.0)
         self.variance = noise + self.rounding + choice
+        if hole is not None:  # a host that did not measure sets this cell alone, by whole steps
+            self.variance[hole] = noise[hole]
 
     def basis(self) -> CellBasis:
         """Give what the named classes' numbers follow from."""
@@ -285,7 +301,7 @@ class _Released:
             *(getattr(basis, name) for name in CELL_ARRAYS),
         )
         numbers = zip(*(column.tolist() for column in columns), strict=True)
-        names, kind = self.section.cells, self.spec.kind.value
+        names, kind = self.section.released_cells, self.spec.kind.value
         units = released_units(self.section, self.spec)
         return [
             Cell(self.spec.name, names[place], units[place][0], kind, *map(_known, row))
@@ -296,15 +312,10 @@ class _Released:
         if self.spec.kind is SectionKind.INDICATORS:
             return self._of_hosts(np.ones_like(self.value))
         if self.spec.kind is SectionKind.MEAN:
-            return self._of_hosts(self.spec.coordinate_cap / self.spec.q * self.scale)
+            return self._of_hosts(full_scale(self.section, self.spec) / self.spec.q * self.scale)
         if is_partition(self.section) and self.capacity is not None:
             return self._measured_wall_time(self.capacity)
         return self._own_sum()
-
-    def _of_hosts(self, each: Floats) -> CellBasis:
-        """Give the basis of cells with a whole that is known for each host."""
-        basis = self._exact(self.hosts.value * each)
-        return replace(basis, whole_bound=self.hosts.bound * each)
 
     def _exact(self, whole: Floats) -> CellBasis:
         """Give the basis of all cells with a whole that is known."""
@@ -313,6 +324,19 @@ class _Released:
         return CellBasis(
             spec, steps, scale, self.variance, whole, none, covariance, sampling, bound, 0.0
         )
+
+    def _of_hosts(self, each: Floats) -> CellBasis:
+        """Give the basis of cells that are shares of so much a host, of those that measured.
+
+        Both sums have noise of their own: it is independent from cell to cell.
+        """
+        if self.hole is None:
+            basis = self._exact(self.hosts.value * each)
+            return replace(basis, whole_bound=self.hosts.bound * each)
+        basis = self._exact(self.value[self.hole] * each)
+        basis.whole_variance[:] = self.variance[self.hole] * each**2
+        basis.whole[self.hole], basis.whole_variance[self.hole] = np.nan, 0.0
+        return basis
 
     def _own_sum(self) -> CellBasis:
         """Sum of the named cells, what was not measured left out; it contains the cell itself."""

@@ -70,6 +70,15 @@ class GpuCoverage:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceCoverage:
+    """A source worked for a while: what it did not tell of in it did not happen."""
+
+    source: str
+    boottime_ns: int
+    span_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One measured value for one cell of a section.
 
@@ -203,4 +212,4 @@ class RhythmMarks(MarkedProcess):
 
 HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes
 
-Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
+Record = KernelActivity | GpuCoverage | SourceCoverage | Observation | HostRecord | ProbeRecord

@@ -260,7 +260,7 @@ def report_views(
 
 
 def _open_section(spec: SectionSpec, catalogue: Catalogue, values: list[int]) -> dict[str, Any]:
-    section = catalogue.section(spec.name)
+    section = catalogue.section_of(spec)
     order = sorted(range(len(values)), key=lambda place: -values[place])
     return {
         "name": spec.name,

@@ -285,7 +285,6 @@ class TaskBook:
             others=self._unfinished(now_s),
             gate=self._rules.gate,
             catalogue=self._rules.catalogue,
-            catalogue_hash=self._rules.catalogue_hash,
         )
         if accepted.task_id in self._tasks:
             return None

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from threading import Thread, Timer
 from typing import Final
 
-from edge_agent.windows.encode import match_section
 from privacy import calibrate
 from privacy.accountant import GATE_MARGIN, SectionNoise, gate
 from privacy.errors import ParameterError
 from privacy.signing import verify
 from transport.process.privileges import interpreter
 from wire import labels
-from wire.catalogue import Catalogue
+from wire.catalogue import Catalogue, CatalogueError
+from wire.catalogue_match import match_task
 from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE, Scheme, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
@@ -93,7 +93,6 @@ def check_task(
     others: Iterable[Task] = (),
     gate: Gate | None = None,
     catalogue: Catalogue | None = None,
-    catalogue_hash: bytes | None = None,
 ) -> Accepted:
     """Check the bytes of a signed task.
 
@@ -101,8 +100,7 @@ def check_task(
     versions        newest accepted version by series key, or by name where the Leader is unknown
     others          the other tasks this host serves
     gate            the PLD check of everything a week composes, or None
-    catalogue       what every section must be found in, None to skip (simulations)
-    catalogue_hash  what the task must be made with, None to skip likewise
+    catalogue       what every section must be as in, None to skip (simulations)
     Raises          ReportRejected
     """
     envelope = Signed.decode(signed, labels.TASK)
@@ -118,9 +116,7 @@ def check_task(
     newest = versions.get(task.series_key, versions.get(task.series, 0))
     if task.version < newest:
         raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)
-    _check_bounds(task, bounds, catalogue_hash)
-    if catalogue is not None:
-        _check_catalogue(task, catalogue)
+    _check_bounds(task, bounds, catalogue)
     h = _check_cohort(task, bounds)
     noises = [_check_section(task, section, h) for section in task.sections]
     served = [other for other in others if other.series_key != task.series_key]
@@ -155,13 +151,16 @@ def verified_task(envelope: Signed, pins: Pins) -> Task:
     return task
 
 
-def _check_bounds(task: Task, bounds: Bounds, catalogue_hash: bytes | None) -> None:
+def _check_bounds(task: Task, bounds: Bounds, catalogue: Catalogue | None) -> None:
     for name in ("epsilon_millionths", "delta_1e12"):
         if getattr(task, name) != getattr(bounds, name):
             expected = f"{name} {getattr(bounds, name)}"
             raise ReportRejected(Reason.BUDGET, expected, getattr(task, name))
-    if catalogue_hash is not None and task.catalogue_hash != catalogue_hash:
-        raise ReportRejected(Reason.CATALOGUE, "this agent's catalogue", "another")
+    if catalogue is not None:
+        try:
+            match_task(catalogue, task)
+        except CatalogueError as error:
+            raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
     if task.d > bounds.d_at_most:
         raise ReportRejected(Reason.DIMENSION, f"d up to {bounds.d_at_most}", task.d)
     for section in task.sections:
@@ -171,14 +170,6 @@ def _check_bounds(task: Task, bounds: Bounds, catalogue_hash: bytes | None) -> N
                 f"at most {bounds.bound_steps_at_most} steps in {section.name}",
                 section.bound_steps,
             )
-
-
-def _check_catalogue(task: Task, catalogue: Catalogue) -> None:
-    for section in task.sections:
-        try:
-            match_section(catalogue, section)
-        except ValueError as error:
-            raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
 
 
 def _check_cohort(task: Task, bounds: Bounds) -> int:
@@ -238,8 +229,7 @@ class ParticipantRules:
     domain     "demo" of a demo or a trial, and seeded noise is refused without it; any other
                process serves "fleet" and, from this host's own operator, "operator"
     gate       the PLD check at acceptance, None where the plan's builder has run it
-    catalogue  what the sections of a task must be found in, None where nothing is measured by it
-    catalogue_hash  what a task must be made with; None: whatever its sections are found in
+    catalogue  what the sections of a task must be as in, None where nothing is measured by it
     """
 
     pins: Pins
@@ -247,7 +237,6 @@ class ParticipantRules:
     domain: str = "live"
     gate: Gate | None = None
     catalogue: Catalogue | None = None
-    catalogue_hash: bytes | None = None
 
     @property
     def demo(self) -> bool:

@@ -29,7 +29,7 @@ from edge_agent.local.recent import Recent
 from edge_agent.local.sent_view import report_views, unmeasured_event
 from edge_agent.local.view_lines import HostView, pieces
 from edge_agent.service.reload import Changed, change_sources
-from edge_agent.unmeasured import Unmeasured, by_reason, unmeasured
+from edge_agent.unmeasured import Unmeasured, by_reason, clipped, unmeasured
 from edge_agent.windows.window_accumulator import ClosedWindow, TaskWindows
 from transport.process.listening import AddressUnavailable
 from transport.process.supervision import MetricsServer, Notifier
@@ -160,6 +160,9 @@ class AgentService(Observer):
                 task, self._config, status.sources, self._absent, has_gpus=has_gpus,
                 catalogue=self._catalogue,
             )  # fmt: skip
+            scaled = clipped(task, self._config, self._catalogue)
+            if scaled is not None and task_id not in self._unmeasured:
+                self._log.warning("clipped", series=task.series, why=scaled)
             if found != self._unmeasured.get(task_id, []):
                 for said, gaps in by_reason(found).items():
                     expected = all(gap.expected for gap in gaps)

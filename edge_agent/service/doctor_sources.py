@@ -38,7 +38,7 @@ from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.local_rows import clean_name
 from edge_agent.local.words import TIMING_ADVICE, cupti_name, timing_said
-from edge_agent.unmeasured import by_reason, unmeasured
+from edge_agent.unmeasured import by_reason, clipped, unmeasured
 from transport.process.doctor_checks import (
     LONGEST,
     Check,
@@ -201,7 +201,11 @@ def measured_findings(
             verdict = CheckVerdict.ABSENT if expected else CheckVerdict.UNMEASURED
             advice = "nothing: it is as it should be" if expected else _MEASURE
             yield Finding(MEASURED, task.series, verdict, f"{names} {reason}", advice)
-        if not found:
+        scaled = clipped(task, config, catalogue)
+        if scaled is not None:
+            advice = "ask who signs the tasks for a plan with gpus_per_host of this host"
+            yield Finding(MEASURED, task.series, CheckVerdict.UNMEASURED, scaled, advice)
+        if not found and scaled is None:
             line = f"all {len(task.sections)} sections, of {bound}"
             yield Finding(MEASURED, task.series, CheckVerdict.OK, line)
     if not any_task:

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privacy.quantise import choose_indicators, clip_rows, round_steps, uniform_below, uniform_words
-from wire.catalogue import Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
-
-UNMEASURABLE: Final = (SectionKind.MEAN, SectionKind.INDICATORS)
-_ALWAYS_MILLIONTHS: Final = 1_000_000
-
-
-def match_section(catalogue: Catalogue, spec: SectionSpec) -> Section:
-    """Find a task's section in the catalogue. Raises ValueError where it is not, or another."""
-    try:
-        section = catalogue.section(spec.name)
-    except KeyError:
-        raise ValueError(f"section {spec.name}: expected one of the catalogue, got none") from None
-    asked = (spec.section_id, spec.kind, spec.length)
-    here = (section.id, section.kind, section.length)
-    if asked != here:
-        raise ValueError(f"section {spec.name}: expected (id, kind, length) {here}, got {asked}")
-    if spec.kind in UNMEASURABLE and spec.rate_millionths != _ALWAYS_MILLIONTHS:
-        raise ValueError(f"task section {spec.name}: {spec.kind} has no unmeasured time to sample")
-    return section
-
 
 RandomBytes = Callable[[int], bytes]
 

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from collectors.records import activity
 from kernels.families import UNKNOWN_APPLICATION
 from privacy.quantise import uniform_below
-from wire.catalogue import Catalogue
+from wire.catalogue import UNMEASURED, Catalogue, Section
+from wire.catalogue_match import match_task
 from wire.fields import TaskId
-from wire.task import SectionKind, Task
+from wire.task import SectionKind, SectionSpec, Task
 
-from .encode import match_section
+from .measured_by import measured
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
-from .window_state import DurableAccumulators, WindowState
+from .window_state import DurableAccumulators, WindowState, bump
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -60,7 +61,9 @@ class WindowAccumulator:
         random_bytes  for the host's secret sampling coin
         Raises        ValueError when the task's sections are not the catalogue's
         """
-        self._sections = [(match_section(catalogue, spec), spec) for spec in task.sections]
+        matched = match_task(catalogue, task)
+        catalogue = matched.catalogue
+        self._sections = list(zip(matched.sections, task.sections, strict=True))
         self._by_name = {section.name: section for section, _ in self._sections}
         self._cells = {section.name: frozenset(section.cells) for section, _ in self._sections}
         models = frozenset(catalogue.classes("gpu_model"))
@@ -93,6 +96,10 @@ class WindowAccumulator:
                 self._add_observation(record)
             case activity.GpuCoverage():
                 self._add_coverage(record)
+            case activity.SourceCoverage():
+                for window, part, whole in self._spans(record.boottime_ns, record.span_ns):
+                    if (state := self._state_for(window)) is not None:
+                        bump(state.sources, record.source, record.span_ns * part // whole)
             case _:
                 pass
 
@@ -119,13 +126,24 @@ class WindowAccumulator:
 
     def _row(self, state: WindowState, coin: int) -> NDArray[np.int64]:
         gpus = [self._gpu_window(state, index) for index in range(len(self._models))]
-        rows = [
-            self._filler.fill(section, state, gpus)
-            if coin < spec.rate_millionths
-            else self._filler.unmeasured(section, gpus)
-            for section, spec in self._sections
-        ]
+        rows = [self._section_row(*pair, state, gpus, coin) for pair in self._sections]
         return np.concatenate(rows)
+
+    def _section_row(
+        self,
+        section: Section,
+        spec: SectionSpec,
+        state: WindowState,
+        gpus: Sequence[GpuWindow],
+        coin: int,
+    ) -> NDArray[np.int64]:
+        if coin >= spec.rate_millionths:
+            return self._filler.unmeasured(section, gpus)
+        if not section.counts_unmeasured or measured(section, state, gpus, self._window_s):
+            return self._filler.fill(section, state, gpus)
+        row = np.zeros(section.length, dtype=np.int64)
+        row[section.index(UNMEASURED)] = spec.coordinate_cap
+        return row
 
     def skip_to(self, at_s: int) -> None:
         """Leave out every window that starts before a time, kept totals included."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from collectors.records.activity import scale
 from kernels.families import UNKNOWN_APPLICATION
-from wire.catalogue import Catalogue, Section
+from wire.catalogue import UNMEASURED, Catalogue, Section
 from wire.task import SectionKind
 
 from .window_state import GpuTotals, Totals, WindowState
 
-IDLE, UNMEASURED = "idle", "unmeasured"
+IDLE = "idle"
 OTHER_FAMILY = "other"
 OTHER_MODEL = "other"
 _NS_PER_MS = 1_000_000

@@ -66,24 +66,24 @@ class GpuTotals:
         return min(max(busy_ns, *self.covered_ns.values(), 0), wall_ns)
 
     def cover(self, source: str, span_ns: int) -> None:
-        _bump(self.covered_ns, source, span_ns)
+        bump(self.covered_ns, source, span_ns)
 
     def add(self, record: KernelActivity, share: tuple[int, int]) -> None:
         """Add the share a/b of a record; the rest of it lies in another window."""
         rate = record.sampling_rate_millionths
         numerator, denominator = share[0] * EVERYTHING_MILLIONTHS, share[1] * rate
         launches = record.count * numerator // denominator
-        _bump(self.family_launches, record.family, launches)
-        _bump(self.application_launches, record.application, launches)
+        bump(self.family_launches, record.family, launches)
+        bump(self.application_launches, record.application, launches)
         if record.gpu_time_ns is None:
             self.untimed = self.untimed or record.count > 0
             for place, copies in record.copy_log2_bins:
                 cost = copies * _copy_cost(1 << place) * numerator // denominator
-                _bump(self.copy_cost_bytes, str(place), cost)
+                bump(self.copy_cost_bytes, str(place), cost)
             return
         time_ns = record.gpu_time_ns * numerator // denominator
-        _bump(self.family_ns, record.family, time_ns)
-        _bump(self.application_ns, record.application, time_ns)
+        bump(self.family_ns, record.family, time_ns)
+        bump(self.application_ns, record.application, time_ns)
         if record.family not in COPY_FAMILIES:
             _spread(self.duration_ns, record.log2_bins, time_ns, lambda low: 3 * low)
         _spread(self.copy_size_ns, record.copy_log2_bins, time_ns, _copy_cost)
@@ -92,12 +92,14 @@ class GpuTotals:
 @dataclass(slots=True)
 class WindowState:
     """All totals of one window: per GPU, and by section and cell [sum, samples].
-    coin    the host's secret for measurement sampling, uniform in [0, 10^6); None: not drawn yet
+    coin        the host's secret for measurement sampling, uniform in [0, 10^6); None: not drawn
+    sources     ns that each source worked
     """
 
     coin: int | None = field(default=None, repr=False)
     gpus: dict[str, GpuTotals] = field(default_factory=dict, repr=False)
     cells: dict[str, dict[str, list[int]]] = field(default_factory=dict, repr=False)
+    sources: Totals = field(default_factory=dict, repr=False)
 
     def gpu(self, index: int) -> GpuTotals:
         return self.gpus.setdefault(str(index), GpuTotals())
@@ -117,7 +119,8 @@ class WindowState:
         try:
             raw = json.loads(text)
             gpus = {index: GpuTotals(**totals) for index, totals in raw["gpus"].items()}
-            return cls(coin=raw["coin"], gpus=gpus, cells=raw["cells"])
+            sources = raw.get("sources", {})  # not kept before means and indicators asked
+            return cls(raw["coin"], gpus, raw["cells"], sources)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a stored window is damaged: {type(error).__name__}") from None
 
@@ -135,7 +138,7 @@ def _copy_cost(low: int) -> int:
     return low + _COPY_FIXED_BYTES
 
 
-def _bump(totals: Totals, key: str, amount: int) -> None:
+def bump(totals: Totals, key: str, amount: int) -> None:
     totals[key] = totals.get(key, 0) + amount
 
 
@@ -145,7 +148,7 @@ def _spread(
     """Spread a record's time over its bins by launches x typical cost; one bin takes it exactly."""
     shares = apportion((count * cost(1 << place) for place, count in bins), time_ns)
     for (place, _), share in zip(bins, shares, strict=True):
-        _bump(totals, str(place), share)
+        bump(totals, str(place), share)
 
 
 _SCHEMA: Final = """

@@ -30,7 +30,14 @@ from wire.fields import NO_SIGNATURE
 from wire.rejection import Reason, ReportRejected
 
 from .output import ExitCode, JsonFlag, emit, examples, need_file, reported, say, usage_error
-from .party import load_helper, load_identity, pinned_parties, public_key
+from .party import (
+    CatalogueFile,
+    load_catalogue,
+    load_helper,
+    load_identity,
+    pinned_parties,
+    public_key,
+)
 
 EPILOG: Final = examples("""
 pointillist helper countersign next.roster --config helper.toml --previous fleet.roster
@@ -90,11 +97,13 @@ def countersign(
         str | None,
         typer.Option(help="This Helper's key before, hex: rosters under it count as earlier ones."),
     ] = None,
+    catalogue: CatalogueFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Check what the Leader signed and put the Helper's signature beside it.
 
-    A task is recomputed: noise below what its own numbers ask for is refused. A roster is compared
+    A task's sections must be those of the catalogue that it names, and its noise what its own
+    numbers ask for at least. A roster is compared
     with those in signed_dir: it starts with a week to come, gives no machine weight that was not
     free, has a voucher of a pinned operator for every new host, and changes at most a tenth of its
     hosts in a week unless you say how many. The counts of hosts added, removed and changed come
@@ -139,7 +148,7 @@ def countersign(
             )
         sign = partial(
             check_and_countersign, leader_pk=leader_pk, helper=signing, evidence=evidence,
-            tell=_say_counts,
+            catalogue=load_catalogue(catalogue), tell=_say_counts,
         )  # fmt: skip
         if len(files) == 1 and not files[0].is_dir():
             signed, summary = sign(found[files[0]])

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
+import typer
 from rich.console import Console
 
 from aggregator.party.config import HelperConfig, load_helper_config, load_leader_config
@@ -20,6 +21,7 @@ from transport.files.keyfiles import load_signing_key
 from transport.process.doctor_checks import CheckVerdict, Finding, named, worst
 from transport.process.privileges import PrivilegeError, drop_to
 from transport.settings.config import ConfigError
+from wire.catalogue import Catalogue, CatalogueError
 
 from .output import (
     CommandError,
@@ -35,8 +37,19 @@ from .output import (
 )
 
 T = TypeVar("T")
+CatalogueFile = Annotated[
+    Path | None,
+    typer.Option("--catalogue", help="The catalogue that tasks name; the shipped one without it."),
+]
 STALE_S: Final = 30
 """A party that runs says how it is every two seconds."""
+
+
+def load_catalogue(path: Path | None) -> Catalogue:
+    if path is not None:
+        need_file(path, "a catalogue", "TOML: docs/contributing.md")
+    with reported(ExitCode.USAGE, CatalogueError):
+        return Catalogue.load(path)
 
 
 def load_identity(path: Path) -> SigningKey:

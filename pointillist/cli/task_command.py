@@ -32,7 +32,7 @@ from .output import (
     reported,
     usage_error,
 )
-from .party import load_identity, pinned_parties, public_key
+from .party import CatalogueFile, load_catalogue, load_identity, pinned_parties, public_key
 
 _BUILT = "`pointillist task build` makes one"
 
@@ -75,6 +75,7 @@ def build(
     largest_operator: Annotated[
         int, typer.Option(help="Hosts of the largest operator; t must cover them.", min=0)
     ] = 0,
+    catalogue: CatalogueFile = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -100,16 +101,17 @@ def build(
             largest_operator=largest_operator,
             domain=DEMO_DOMAIN if trial else "fleet",
         )
-        task = tasks.build_task(Catalogue.load(), wanted)
+        known = load_catalogue(catalogue)
+        task = tasks.build_task(known, wanted)
     draft = Signed(labels.TASK, task.encode_body()).encode()
     out.write_bytes(draft)
-    emit({"file": str(out)} | tasks.summary(draft), json)
+    emit({"file": str(out)} | tasks.summary(draft, known), json)
 
 
 @app.command(epilog="Example: pointillist task show m.task --json | jq .sections")
-def show(file: TaskFile, json: JsonFlag = False) -> None:
+def show(file: TaskFile, catalogue: CatalogueFile = None, json: JsonFlag = False) -> None:
     """Show what a task asks for, and who has signed it."""
-    emit(_summary(file), json)
+    emit(_summary(file, load_catalogue(catalogue)), json)
 
 
 @app.command(epilog="Example: pointillist task sign m.task --key keys/leader/identity.key")
@@ -119,6 +121,7 @@ def sign(
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to, of one file; the same without it.")
     ] = None,
+    catalogue: CatalogueFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Put the Leader's signature under drafts; the Helper countersigns with its own command.
@@ -130,25 +133,25 @@ def sign(
     signing = load_identity(key)
     for file in files:
         need_file(file, "a task or a roster", _BUILT)
-    signed = {}
+    signed, known = {}, load_catalogue(catalogue)
     for file in files:
         with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
-            signed[out or file] = _signed(file, signing)
+            signed[out or file] = _signed(file, signing, known)
     for target, content in signed.items():
         target.write_bytes(content)
     if len(signed) > 1:
         emit({"signed": len(signed)}, json)
         return
     for target, content in signed.items():
-        emit({"file": str(target)} | tasks.summary(content), json)
+        emit({"file": str(target)} | tasks.summary(content, known), json)
 
 
-def _signed(file: Path, signing: SigningKey) -> bytes:
+def _signed(file: Path, signing: SigningKey, catalogue: Catalogue) -> bytes:
     """Sign a draft of this Leader's. Raises ReportRejected, ParameterError; CommandError."""
     content = file.read_bytes()
     if content[:16] == labels.TASK:
         task = Task.decode_body(Signed.decode(content, labels.TASK).body)
-        tasks.check_task_noise(task)
+        tasks.check_task(task, catalogue)
         if task.leader_pk != signing.public_bytes:
             raise refused(f"{file}: the draft names another Leader's key")
     return tasks.leader_sign(content, signing)
@@ -156,21 +159,26 @@ def _signed(file: Path, signing: SigningKey) -> bytes:
 
 @app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")
 def verify(
-    file: TaskFile, leader: LeaderKey, helper: HelperKey = "", json: JsonFlag = False
+    file: TaskFile,
+    leader: LeaderKey,
+    helper: HelperKey = "",
+    catalogue: CatalogueFile = None,
+    json: JsonFlag = False,
 ) -> None:
-    """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
+    """Check both signatures, sections and noise; exit code 3 when one is not as it must be."""
     parties = pinned_parties(public_key(leader), public_key(helper) if helper else b"")
     need_file(file, "a task", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         known = Directory(parties).add_task(file.read_bytes(), time.time())
-        tasks.check_task_noise(known.task)
-    emit(_summary(file) | {"verified": True}, json)
+        asked = load_catalogue(catalogue)
+        tasks.check_task(known.task, asked)
+    emit(_summary(file, asked) | {"verified": True}, json)
 
 
-def _summary(file: Path) -> dict[str, Any]:
+def _summary(file: Path, catalogue: Catalogue) -> dict[str, Any]:
     need_file(file, "a task", _BUILT)
     try:
-        found = tasks.summary(file.read_bytes())
+        found = tasks.summary(file.read_bytes(), catalogue)
     except ReportRejected as error:
         raise usage_error(f"{file}: expected a task: {error}", _BUILT) from error
     if found["kind"] != "task":

@@ -175,7 +175,7 @@ class SignedFiles:
         other = [s for s, known in self._tasks.items() if known.task.catalogue_hash != own]
         if other:
             line = f"{', '.join(other)}: of another catalogue than this party's"
-            return absent(line, "let both parties and the agents have one version")
+            return absent(line, "sign tasks of this one once all agents read it: docs/upgrades.md")
         return ok("that of every task")
 
     @check("signed", "roster")

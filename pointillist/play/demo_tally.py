@@ -20,7 +20,7 @@ from simulator.engine.interface import WindowOutcome
 from simulator.experiments.scores import SectionMean
 from simulator.outcome.coverage import CoverageTally, SectionCoverage
 from simulator.outcome.truth import truth_cells, with_release
-from wire.catalogue import Catalogue
+from wire.catalogue import MEASURED, Catalogue
 from wire.task import SectionKind, Task
 
 from .demo_plan import EVENTS, GPUS_PER_HOST
@@ -65,7 +65,7 @@ class DemoTally:
         self._coverage.add(cells)
         self._hosts[key] = accepted
         for spec in task.sections:
-            own = [cell for cell in cells if cell.section == spec.name]
+            own = [c for c in cells if c.section == spec.name and c.cell != MEASURED]
             if spec.name == MIX:
                 whole = accepted * GPUS_PER_HOST * task.window_s
                 self._mix[start] = judged(views_of(own, whole))

@@ -204,9 +204,9 @@ def honest_rows(cohort: Cohort, hosts: int, seed: int) -> NDArray[np.int64]:
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         part = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
         section = cohort.catalogue.section(spec.name)
-        named = np.setdiff1d(np.arange(spec.length), reserved_cells(section))
+        named = np.setdiff1d(np.arange(section.axis_cells), reserved_cells(section))
         if spec.m:
-            part[np.arange(hosts), rng.choice(named[:-1], hosts)] = 1  # LEFT_OUT is the last
+            part[np.arange(hosts), rng.choice(named, hosts)] = 1
         else:
             shares = rng.dirichlet(np.full(named.size, 0.5), hosts)
             part[:, named] = np.floor(shares * (spec.l1_bound // 2))

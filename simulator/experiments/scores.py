@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.statistics.statistics import UNMEASURED
 from simulator.cell_view import CellView, judged, listed, views_of
 from simulator.engine.simulation import Step
 from simulator.outcome.coverage import CoverageTally
 from simulator.outcome.truth import TruthCell
+from wire.catalogue import UNMEASURED
 from wire.task import SectionKind
 
 DAY_S: Final = 86_400

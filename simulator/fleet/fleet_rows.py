@@ -24,7 +24,7 @@ from simulator.applications import (
     derive,
 )
 from simulator.streams import philox
-from wire.catalogue import Catalogue, Section
+from wire.catalogue import UNMEASURED, Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
 from .hosts import IDLE, FleetState, unpack
@@ -165,6 +165,7 @@ def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.G
 def draw_means(section: Section, load: Floats, rng: np.random.Generator) -> Rows:
     """Draw int64[hosts, coordinates] in millionths of full scale, with 30 % variation."""
     ends = np.array([CHOSEN["mean"].get(cell, (0.0, 0.0)) for cell in section.cells])
+    ends = ends[: section.axis_cells]
     level = ends[:, 0] + (ends[:, 1] - ends[:, 0]) * load[:, None]
     jitter = np.exp(rng.normal(0.0, 0.3, level.shape))
     shares = np.minimum(level * jitter * _MILLIONTHS, _MILLIONTHS)
@@ -289,13 +290,15 @@ class FleetRows:
         if by_activity is not None:
             by_activity(section, drawn, row)
         elif section.kind is SectionKind.MEAN:
-            row[:] = draw_means(section, drawn.load, rng)
+            own = row[:, : section.axis_cells]
+            own[:] = draw_means(section, drawn.load, rng)
             if section.name == "host_network":  # full scale is the fastest link
                 links = drawn.state.inventory.link_gbit[drawn.lo : drawn.hi, None]
-                row *= np.minimum(links, FULL_LINK_GBIT)
-                row //= FULL_LINK_GBIT
+                own *= np.minimum(links, FULL_LINK_GBIT)
+                own //= FULL_LINK_GBIT
         elif section.name in _EVENTS:
-            row[:, :-1] = unpack(_event_words(section.name, drawn), section.length - 1)
+            classes = section.axis_cells
+            row[:, :classes] = unpack(_event_words(section.name, drawn), classes)
         elif section.bins is not None and section.sample_period_s:
             samples = drawn.gpus * max(drawn.state.window_s // section.sample_period_s, 1)
             row[:] = draw_samples(section, drawn.load, samples, rng)
@@ -336,15 +339,20 @@ class FleetRows:
     def _leave_out(
         self, section: Section, spec: SectionSpec, row: Rows, coin: Rows, drawn: _Drawn
     ) -> None:
-        """Hosts that did not measure: all of their wall time unmeasured, zeros where it is none."""
+        """Hosts that did not measure: they say so, or have all of their wall time unmeasured."""
         skipped = np.flatnonzero(coin >= spec.rate_millionths)
         if not skipped.size:
             return
         row[skipped] = 0
+        if section.counts_unmeasured:
+            row[skipped, section.index(UNMEASURED)] = spec.coordinate_cap
         if spec.kind is SectionKind.MIX and section.name in self._fill:
-            cell, stride = "unmeasured", 0
+            cell, stride = UNMEASURED, 0
             if "gpu_model" in section.axes:
-                cell, stride = f"{self._models[0]}/unmeasured", section.length // self._model_places
+                cell, stride = (
+                    f"{self._models[0]}/{UNMEASURED}",
+                    section.length // self._model_places,
+                )
             places = drawn.model[skipped] * stride + section.index(cell)
             row[skipped, places] = drawn.wall_ms[skipped]
 

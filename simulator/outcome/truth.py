@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from aggregator.protocol.released import CoarseCounts
+from aggregator.releases.cause_files import reported_of
 from aggregator.statistics.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
 from aggregator.statistics.causes import cause_table as released_table
-from aggregator.statistics.correction import Reported
 from aggregator.statistics.statistics import (
     MODEL_AXIS,
     RESERVED,
-    UNMEASURED,
     estimate,
+    full_scale,
     released_units,
 )
 from privacy.calibrate import WEEK_S
 from simulator.engine.interface import WindowOutcome
 from transport.process.supervision import Closing
-from wire.catalogue import LEFT_OUT, Catalogue, Section
+from wire.catalogue import LEFT_OUT, NO_CLASSES, OF_HOSTS, UNMEASURED, Catalogue, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 
 _ROWS: Final = 1 << 16
@@ -131,11 +131,11 @@ def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
     found = []
     task, nothing = outcome.task, (None,) * 9
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
-        section = catalogue.section(spec.name)
+        section = catalogue.section_of(spec)
         raw = outcome.truth[place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
         value, share = _section_truth(section, spec, raw, outcome.reporting)
         units = released_units(section, spec)
-        for at, cell in enumerate(section.cells):
+        for at, cell in enumerate(section.released_cells):
             if cell == LEFT_OUT or any(part.startswith(RESERVED) for part in cell.split("/")):
                 continue
             head = (task.series, outcome.start, outcome.windows, outcome.n)
@@ -149,11 +149,18 @@ def _section_truth(
     section: Section, spec: SectionSpec, raw: NDArray[np.int64], reporting: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the truth in readable units, and its share of the section's whole."""
-    if spec.kind is SectionKind.INDICATORS:
-        return raw.astype(np.float64), raw / max(reporting, 1)
     scale = np.array([per_base for _, per_base in released_units(section, spec)])
-    if spec.kind is SectionKind.MEAN:
-        return raw * scale, raw / max(spec.coordinate_cap * reporting, 1)
+    if spec.kind in OF_HOSTS:
+        # A set indicator is 1 here, and worth the cap in a report.
+        set_once = spec.kind is SectionKind.INDICATORS
+        value = raw * (1.0 if set_once else scale)
+        hosts, each = reporting, 1 if set_once else full_scale(section, spec)
+        share = raw.astype(np.float64)
+        if section.counts_unmeasured:
+            hole = section.index(UNMEASURED)
+            hosts -= round(int(raw[hole]) / spec.coordinate_cap)
+            value[hole], share[hole] = hosts, np.nan
+        return value, share / max(each * hosts, 1)
     return raw * scale, _shares_of_measured(section, raw)
 
 
@@ -192,7 +199,8 @@ class TrueCause:
 
 def cause_table(cells: Sequence[TruthCell], section: str) -> list[TrueCause]:
     """Make the table of one section of one window. Raises ValueError without such a section."""
-    own = [cell for cell in cells if cell.section == section]
+    found = [cell for cell in cells if cell.section == section]
+    own = [cell for cell in found if cell.cell not in NO_CLASSES]
     if not own:
         raise ValueError(f"expected cells of {section!r}, got none")
     first, true = own[0], {cell.cell: round(cell.truth) for cell in own}
@@ -200,18 +208,18 @@ def cause_table(cells: Sequence[TruthCell], section: str) -> list[TrueCause]:
         shown = f"not released ({first.reason})"
         rows = [TrueCause(name, hosts, None, shown) for name, hosts in true.items()]
         return sorted(rows, key=lambda row: (-row.true_hosts, row.cause))
-    values, errors = (
-        np.array([getattr(cell, name) for cell in own], dtype=np.float64)
-        for name in ("released", "standard_error")
+    every, rows_of = (
+        [asdict(cell) | {"value": cell.released, "n_hosts": cell.n} for cell in some]
+        for some in (found, own)
     )
     # What was released, as the aggregator has it; rates are those of a week.
     window = CauseWindow(
         first.series, 0, first.window_start_s, WEEK_S, section, tuple(true),
-        Reported(first.n, values, errors), first.bias_bound,
+        reported_of(every, rows_of), first.bias_bound,
     )  # fmt: skip
-    found = []
+    told = []
     for row in released_table(window).rows:
         shown = f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"
         shown = shown if row.significant else f"< {row.most:.0f}"
-        found.append(TrueCause(row.cause, true[row.cause], row, shown))
-    return found
+        told.append(TrueCause(row.cause, true[row.cause], row, shown))
+    return told

@@ -24,7 +24,7 @@ from tests.aggregator.releases.release_kit import CATALOGUE
 def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
     """Write releases as files, without the store's own database."""
     for window in windows:
-        one, start = window.published(), _utc(window.window_start_s)
+        one, start = window.published(CATALOGUE), _utc(window.window_start_s)
         cells = estimate(one.task, CATALOGUE, one.vector, one.counts)
         rows = release_rows(one, cells)
         _write(rows, release_path(folder, one.task.series, one.cohort, start))

@@ -49,7 +49,9 @@ ASKED: dict[str, Callable[[FleetReleases], pd.DataFrame]] = {
     "windows": lambda fleet: fleet.windows(since=START + HOUR),
     "outcomes": lambda fleet: fleet.outcomes("week"),
     "budget": lambda fleet: fleet.budget(),
-    "sql": lambda fleet: fleet.sql("SELECT name, share, told FROM weeks WHERE told ORDER BY ALL"),
+    "sql": lambda fleet: fleet.sql(
+        "SELECT name, share, told FROM weeks WHERE told AND name != 'measured' ORDER BY ALL"
+    ),
     "quantiles": lambda fleet: fleet.quantile([0.5, 0.9]),
     "sql of quantiles": lambda fleet: fleet.sql("FROM quantiles('weeks', 0.5) ORDER BY ALL"),
     "sql of money": lambda fleet: fleet.sql("SELECT * FROM costs ORDER BY ALL"),

@@ -14,6 +14,7 @@ import pytest
 
 import analytics.rollups as rollups_module
 from aggregator.protocol.released import ReleasedWindow
+from aggregator.statistics.statistics import Cell
 from analytics import connect
 from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS, RollupPeriod, RollupsUnavailable, file_of, utc
@@ -31,6 +32,7 @@ from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.running_sum import RunningSum
 from wire.task import Task
 
+INTERVAL = ("value", "standard_error", "low", "high")
 HOUR, DAY, WEEK = 3600, 86_400, 604_800
 START = 2 * WEEK
 HOSTS = 12_000
@@ -89,14 +91,8 @@ def test_hour_has_the_numbers_of_the_sum_of_its_windows(folder: Path) -> None:
     assert len(found) == len(rows) == len(cells)
     for cell in cells:
         row = found[cell.section, cell.cell]
-        per = expected.counts.hosts.value if cell.kind == "mean" else 1
-        for name in ("value", "standard_error"):
-            assert row[name] * per == pytest.approx(getattr(cell, name), rel=1e-9), (cell, name)
-        # A mean divides by hosts, of which there may be some more or less.
-        off = cell.whole_bound / (cell.whole - cell.whole_bound) if cell.kind == "mean" else 0
-        for name, sign in (("low", -1), ("high", 1)):
-            end = getattr(cell, name)
-            assert row[name] * per == pytest.approx(end + sign * off * abs(end), rel=1e-9)
+        for name, number in in_hours(cell, len(windows)).items():
+            assert row[name] == pytest.approx(number, rel=1e-6), (cell, name)
         assert row["bias_bound"] == pytest.approx(cell.bias_bound, rel=1e-9)
         # Of a model that nobody has a single window may have a share of noise; a sum has none.
         nobody = cell.section == "kernel_mix_by_model" and not cell.cell.startswith("H100")
@@ -105,6 +101,20 @@ def test_hour_has_the_numbers_of_the_sum_of_its_windows(folder: Path) -> None:
         else:
             for name in ("share", "share_low", "share_high"):
                 assert row[name] == pytest.approx(getattr(cell, name), abs=1e-6), (cell, name)
+
+
+def in_hours(cell: Cell, windows: int) -> dict[str, float]:
+    """What an hour has of a cell: a mean is a ratio of sums, and so is its interval."""
+    if cell.kind != "mean" or cell.whole is None:
+        per = windows if cell.kind == "mean" else 1
+        return {name: getattr(cell, name) / per for name in INTERVAL}
+    assert cell.share is not None
+    assert cell.share_low is not None
+    assert cell.share_high is not None
+    full = CATALOGUE.section(cell.section).coordinates[0].full_scale
+    error = (cell.variance + cell.share**2 * cell.whole_variance) ** 0.5 / cell.whole
+    shares = (cell.share, error, cell.share_low, cell.share_high)
+    return dict(zip(INTERVAL, (full * share for share in shares), strict=True))
 
 
 def test_model_that_nobody_has_gets_no_share_from_noise(folder: Path) -> None:

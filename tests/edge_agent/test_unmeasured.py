@@ -20,7 +20,8 @@ from edge_agent.config import (
 from edge_agent.open_agent import task_rules
 from edge_agent.sending.outbox import tasks_on
 from edge_agent.service.doctor_sources import measured_findings
-from edge_agent.unmeasured import MEASURED_BY, Unmeasured, unmeasured
+from edge_agent.unmeasured import Unmeasured, clipped, unmeasured
+from edge_agent.windows.measured_by import MEASURED_BY
 from tests.agent_live import surroundings
 from tests.agent_world import T0
 from tests.window_kit import CATALOGUE, task_of
@@ -80,14 +81,14 @@ def test_what_a_new_configuration_leaves_off_is_no_fault() -> None:
     running = [name for name in EVERYTHING if name not in {"diagnosis", "gpu_time"}]
     found = gaps(off, *running)
     assert {name: (gap.said, gap.expected) for name, gap in found.items()} == {
-        "incidents": ("reported as zero: diagnosis off", True),
+        "incidents": ("reported as unmeasured: diagnosis off", True),
         "kernel_duration": ("reported as zero: sources.gpu_time off", True),
     }
     blind = config(gpu_time=GpuTimeSection(enabled=False), probes=ProbesSection(enabled=False))
     found = gaps(blind, "host", "devices", sections=("kernel_mix", "copies", "host_cpu"))
     assert {name: (gap.said, gap.expected) for name, gap in found.items()} == {
         "kernel_mix": ("reported as unmeasured: sources.probes and sources.gpu_time off", False),
-        "copies": ("reported as zero: sources.probes off", False),
+        "copies": ("reported as unmeasured: sources.probes off", False),
     }
 
 
@@ -128,3 +129,13 @@ def test_doctor_holds_the_tasks_on_the_log_against_the_sources(tmp_path: Path) -
     ]
     sources[1] = Finding("sources", "probes", CheckVerdict.OK, "can be collected")
     assert verdicts(config(), sources) == [("ok", "all 2 sections, of the GPUs of host.gpus")]
+
+
+def test_host_of_more_gpus_than_a_task_is_for_is_told() -> None:
+    """It serves the task, scaled down: a share of its time would else stand for all of it."""
+    task = task_of(("kernel_mix", "host_cpu"))
+    assert clipped(task, config(("H100",) * 8), CATALOGUE) is None
+    said = clipped(task, config(("H100",) * 9), CATALOGUE)
+    assert said is not None
+    assert "8 GPUs at most: the time of this one's 9" in said
+    assert clipped(task_of(("host_cpu",)), config(("H100",) * 9), CATALOGUE) is None

@@ -98,11 +98,11 @@ class Player:
     def catalogue(self, file: str) -> Answer:
         return {"catalogue": Catalogue.load(file).hash.hex()}
 
-    def setup(self, folder: str, hosts: int) -> Answer:
+    def setup(self, folder: str, hosts: int, section: str = "kernel_mix") -> Answer:
         """Make a fleet: identities, sealing keys, a signed task and roster, an empty log."""
         world = World(hosts)
         task = world.catalogue_task(
-            {"kernel_mix": WEIGHT}, n_max=hosts, n_min=hosts - 4, t=2, largest_operator=2
+            {section: WEIGHT}, n_max=hosts, n_min=hosts - 4, t=2, largest_operator=2
         )
         parties = {
             name: [party.signing.seed_bytes().hex(), party.hpke.seed_bytes().hex()]

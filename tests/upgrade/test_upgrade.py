@@ -179,6 +179,17 @@ def test_new_version_goes_on_with_the_old_ones_files(trees: Mapping[str, Tree], 
     assert read["cells"] > 0
 
 
+def test_agents_of_before_refuse_a_task_of_a_new_catalogue_by_name(
+    trees: Mapping[str, Tree], tmp_path: Path
+) -> None:
+    """They lose no budget by it, and serve it from their own upgrade on."""
+    trees["new"]("setup", folder=str(tmp_path), hosts=HOSTS, section="host_cpu")
+    told = trees["old"]("agents", folder=str(tmp_path), hosts=OLD_HALF, window=0)
+    assert told == {"sealed": 0, "refused": ["catalogue", "task_unknown"]}
+    told = trees["new"]("agents", folder=str(tmp_path), hosts=EVERYBODY, window=0)
+    assert told == {"sealed": HOSTS, "refused": []}
+
+
 def test_new_version_reads_the_old_ones_catalogue(trees: Mapping[str, Tree]) -> None:
     """Its meaning is bound to its hash: the same file has the same one in every version."""
     old, new = trees["old"], trees["new"]

@@ -10,7 +10,7 @@ from aggregator.enrolment.tasks import (
     TaskPlan,
     build_task,
     check_and_countersign,
-    check_task_noise,
+    check_task,
     leader_sign,
     sign_task,
 )
@@ -48,7 +48,7 @@ def test_task_carries_the_noise_of_the_worked_default() -> None:
     sigma_in_bounds = section.sigma_1024 / 1024 / section.bound_steps
     assert sigma_in_bounds == pytest.approx(9.6552, abs=5e-4)
     assert task.d == 2 + section.length
-    check_task_noise(task)
+    check_task(task, Catalogue.load())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from privacy.calibrate import MAX_SIGMA_1024
 from privacy.errors import ParameterError
 from tests.agent_world import T0, Party, World, calibrated, make_section
 from wire import labels
+from wire.catalogue import Catalogue
 from wire.envelope import Signed
 from wire.fields import Scheme
 from wire.rejection import Reason, ReportRejected
@@ -29,12 +30,12 @@ def check(
     versions: dict[str, int] | None = None,
     others: Iterable[Task] = (),
     gate: Gate | None = None,
-    catalogue_hash: bytes | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Accepted:
     return check_task(
         signed, pins or WORLD.pins, bounds or Bounds(), now_s=now_s,
         domain_allowed={"fleet", "operator"}.__contains__, versions=versions or {},
-        others=others, gate=gate, catalogue_hash=catalogue_hash,
+        others=others, gate=gate, catalogue=catalogue,
     )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def test_check_task_refuses_weights_above_one() -> None:
 
 
 def test_check_task_refuses_another_catalogue() -> None:
-    assert refused(good(), catalogue_hash=b"c" * 32) is Reason.CATALOGUE
+    assert refused(good(), catalogue=Catalogue.load()) is Reason.CATALOGUE
 
 
 def test_check_task_refuses_unpinned_and_forging_parties() -> None:

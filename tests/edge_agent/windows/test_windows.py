@@ -17,6 +17,7 @@ from collectors.records.activity import (
     KernelActivity,
     Observation,
     Record,
+    SourceCoverage,
     log2_bin,
 )
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
@@ -53,6 +54,8 @@ def accumulator(
     )
     if watched:
         watch(windows, range(len(gpus)), 0, 3 * task.window_s)
+        for source in ("faults", "diagnosis"):
+            windows.add(SourceCoverage(source, boot(0), 3 * task.window_s * SECOND))
     return windows
 
 

@@ -95,7 +95,7 @@ def test_coverage_names_every_section_and_series_worst_first() -> None:
     rates = [one.values.rate for one in rest]
     assert rates == sorted(rates)
     text = percents(coverage_rows(tally.result()))
-    assert text.startswith("day incidents 0.0 % of 13, ")
+    assert text.startswith("day incidents 0.0 % of 14, ")
     assert len(text.split(", ")) == 1 + len(SECTIONS)
 
 
