@@ -23,7 +23,6 @@ import pandas as pd
 from aggregator.protocol.released import Capacity, ReleasedWindow, SuppressedWindow
 from aggregator.releases.period_pack import series_period, write_period, write_suppressed
 from aggregator.statistics.ratios import coverage
-from aggregator.statistics.statistics import UNMEASURED
 from analytics import FleetReleases, connect
 from analytics.changes import BEFORE, MINUTE_ERRORS, changes
 from analytics.recent_hours import MINUTES
@@ -35,7 +34,7 @@ from simulator.engine.blocks import summed_noise
 from simulator.engine.interface import EngineSettings, Noise
 from simulator.engine.simulation import Simulation
 from simulator.scenario import load
-from wire.catalogue import Catalogue
+from wire.catalogue import UNMEASURED, Catalogue
 from wire.task import Task
 
 SECTION: Final = "kernel_mix"

@@ -12,8 +12,8 @@ from typing import Final
 
 from aggregator.protocol.released import FEW_HOSTS, fewest_hosts
 from aggregator.statistics.ratios import BELOW_NOISE_ERRORS, Z, normal_quantile, shares_sql
-from aggregator.statistics.statistics import BIAS_CONFIDENCE, UNMEASURED, model_sql
-from wire.catalogue import LEFT_OUT
+from aggregator.statistics.statistics import BIAS_CONFIDENCE, model_sql
+from wire.catalogue import LEFT_OUT, UNMEASURED
 from wire.task import DEMO_DOMAIN
 
 _FEWEST: Final = f"CASE domain WHEN '{DEMO_DOMAIN}' THEN 1 ELSE {fewest_hosts('')} END"

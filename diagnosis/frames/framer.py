@@ -27,6 +27,7 @@ from collectors.records.activity import (
     Observation,
     Record,
     RhythmMarks,
+    SourceCoverage,
     StepMarks,
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls
@@ -192,7 +193,9 @@ class Framer:
                     self._subjects.steps.add(record)
                 case GpuCalls():
                     self._calls.take(record)
-                case KernelActivity() | GpuCoverage() | HostEvent() | GovernorState() | GpuTimes():
+                case GpuCoverage() | SourceCoverage() | HostEvent() | GovernorState():
+                    pass
+                case KernelActivity() | GpuTimes():
                     pass
 
     def look(self, readings: Iterable[DeviceReading]) -> None:
