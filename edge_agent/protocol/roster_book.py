@@ -72,7 +72,7 @@ class RosterBook:
             _check_start(known, kept)
             named = ((series_name(key), key, s) for key, s in sorted(windows_s.items()))
             own = {n: s for n, key, s in named if key in {n, series_key(n, known.leader_pk)}}
-            _check_weights([*kept, known], own)
+            _check_weights(_unbroken([*kept, known]), own)
         kept.append(known)
         del kept[:-ROSTERS_KEPT]
         return known
@@ -131,6 +131,16 @@ def _check_start(view: KnownRoster, kept: list[KnownRoster]) -> None:
         raise ReportRejected(
             Reason.ROSTER_CHANGE, f"a start after {kept[-1].effective_from}", view.effective_from
         )
+
+
+def _unbroken(views: list[KnownRoster]) -> list[KnownRoster]:
+    """Give the last versions that follow one another. What a host missed while it was away may
+    have made room; there the Helper, who saw it, and the host's ledger hold the rule.
+    """
+    first = len(views) - 1
+    while first and views[first].version == views[first - 1].version + 1:
+        first -= 1
+    return views[first:]
 
 
 def _check_weights(views: list[KnownRoster], windows_s: Mapping[str, int]) -> None:

@@ -82,6 +82,18 @@ def test_weight_increases_only_after_room_was_made() -> None:
     rosters.add(world.roster(moved, version=3, effective_from=T0 + 2 * WEEK_S), windows_s)
 
 
+def test_host_that_missed_where_room_was_made_takes_the_newest_roster() -> None:
+    """Away for two changes, it would refuse every later roster, for ever."""
+    world, windows_s = World(1), {"minute": 60, "day": 86_400}
+    rosters = book(world)
+    rosters.add(world.roster({"minute": 600_000, "day": 400_000}), windows_s)
+    moved = {"minute": 900_000, "day": 100_000}
+    rosters.add(world.roster(moved, version=3, effective_from=T0 + 2 * WEEK_S), windows_s)
+    back = {"minute": 600_000, "day": 400_000}
+    at_once = world.roster(back, version=4, effective_from=T0 + 3 * WEEK_S)
+    assert refused(rosters, at_once, windows_s) is Reason.ROSTER_CHANGE
+
+
 def test_demo_rosters_change_when_they_like() -> None:
     world = World(1)
     rosters = book(world, weekly=False)
