@@ -14,7 +14,7 @@ from typing import Final
 
 from aggregator.releases.packs import Listing, list_folder
 from aggregator.releases.release_files import SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
-from aggregator.releases.releases import literal, released, rows
+from aggregator.releases.releases import literal, rows, with_basis
 
 from .rollup_files import ALWAYS, NEVER
 from .sql import SUM_MEANINGS, cells_sql, merged_sql, windows_sql
@@ -110,10 +110,15 @@ _COHORTS: Final = {
 }
 
 
+_WHOLES: Final = "sum(coalesce(whole, whole_bound)) OVER hour"
+
+
 def _slid(name: str) -> str:
     total = f"sum({name}) OVER hour"
     if SUM_MEANINGS[name][0] == "int64":
         total = f"CAST({total} AS BIGINT)"
+    if name == "whole":  # as `windows_sql` has it: a window without one has a small one
+        total = f"CASE WHEN count(whole) OVER hour > 0 THEN {_WHOLES} END"
     if name in _OF_ALL:
         total = f"CASE WHEN count(left_out) OVER hour = count(until) OVER hour THEN {total} END"
     return f"{total} AS {name}"
@@ -153,6 +158,6 @@ def _windows(
         )
         return f"FROM ({select(found)}) WHERE ({known or 'false'}) AND {condition}"
 
-    return chosen(listings[0], spans, released), chosen(
+    return chosen(listings[0], spans, with_basis), chosen(
         listings[1], first, lambda found: rows(found, SUPPRESSED_MEANINGS)
     )
