@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from aggregator.leader.leader_runtime import LeaderRuntime
+from aggregator.leader.left_out import Shift
 from aggregator.party.config import HttpAddress, load_helper_config, load_leader_config
 from aggregator.party.health import Health
 from aggregator.releases.store import Store
@@ -156,6 +157,21 @@ def test_broken_store_is_told_and_taken_up_again(fleet: ProcessFleet) -> None:
     assert leader.troubles == {}
     assert len(read_released(leader)) == 2
     leader.end()
+
+
+def test_host_that_is_named_is_told_once(
+    fleet: ProcessFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leader = InProcess(fleet)
+    host = bytes(16)
+    leader.shell._leader.left_out.named[host] = Shift(host, "kernel_mix[0]", 41.23)
+    for window in (0, 1):
+        leader.close_window(window)
+        leader.turns(3)
+    leader.end()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "host named" in line]
+    assert host.hex() in line
+    assert "shifts kernel_mix[0] by 41.2 %" in line
 
 
 def test_helper_that_is_away_is_told_once_and_its_return(
