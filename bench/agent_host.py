@@ -8,6 +8,7 @@ root it gives root up as on any host.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import site
@@ -117,7 +118,10 @@ def _announcements(leader: SigningKey, helper: SigningKey) -> Iterator[KeyAnnoun
 def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: SigningKey) -> bytes:
     h100 = Catalogue.load().classes("gpu_model").index("H100")
     plan = memberships(sorted(tasks, key=lambda one: one.series))
-    return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
+    # With hosts that there are not, up to what the tasks ask for: below it nothing is sent.
+    others = (secrets.token_bytes(32) for _ in range(1, max(one.n_min for one in tasks)))
+    hosts = [(pk, at % 10, ((h100, GPUS),)) for at, pk in enumerate((key.public_bytes, *others))]
+    return sign_roster(roster_of(hosts, plan), leader, helper)
 
 
 def _toml(folder: Path, leader: SigningKey, helper: SigningKey) -> str:
