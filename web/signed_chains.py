@@ -46,7 +46,6 @@ MOST_SHARE_BYTES: Final = 64 << 20
 MOST_PROBLEMS: Final = 50  # that are kept of a chain; the rest is counted
 LIMIT_S: Final = 120.0
 _NICENESS: Final = 10
-_UNKNOWN: Final = -1
 
 ChainName = tuple[str, int]  # series and cohort
 
@@ -73,7 +72,6 @@ class SignedChain:
     """
 
     windows: array[int] = field(default_factory=lambda: array("q"))
-    hosts: array[int] = field(default_factory=lambda: array("q"))
     waiting: array[int] = field(default_factory=lambda: array("q"))
     last_s: int = 0
     head: bytes = b""
@@ -92,8 +90,6 @@ class SignedChain:
             self.waiting.append(window.link.window)
         else:
             self.windows.append(window.link.window)
-            ids = [link.report_ids for link in (window.ours, window.theirs) if link is not None]
-            self.hosts.append(next((len(one) for one in ids if one is not None), _UNKNOWN))
 
     def tell(self, problem: str) -> None:
         """Keep a problem, or count it."""
@@ -198,10 +194,9 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StoredChain:
-    """Released windows of one cohort in the store: int64[n] starts, unix seconds, and hosts."""
+    """Released windows of one cohort in the store: int64[n] starts, unix seconds."""
 
     starts: Whole = field(default_factory=lambda: np.zeros(0, np.int64))
-    hosts: Whole = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def stored_chains(windows: pd.DataFrame) -> dict[ChainName, StoredChain]:
@@ -209,8 +204,7 @@ def stored_chains(windows: pd.DataFrame) -> dict[ChainName, StoredChain]:
     released = windows[windows["outcome"] == "released"]
     return {
         (str(series), int(rows["cohort"].iloc[0])): StoredChain(
-            rows["window_start"].to_numpy("datetime64[s]").astype(np.int64),
-            rows["n_hosts"].to_numpy(np.int64),
+            rows["window_start"].to_numpy("datetime64[s]").astype(np.int64)
         )
         for (series, _), rows in released.groupby(["series", "cohort"])
     }
@@ -237,19 +231,13 @@ class ChainAnswer(BaseModel):
 def compare(name: ChainName, found: SignedChain | None, stored: StoredChain) -> ChainAnswer:
     """Compare one cohort's releases with its chain; None where the transcripts have none."""
     chain, starts = found or SignedChain(), stored.starts
-    order = np.argsort(np.array(chain.windows, np.int64), kind="stable")
-    windows = np.array(chain.windows, np.int64)[order]
+    windows = np.sort(np.array(chain.windows, np.int64))
     signed = np.isin(starts, windows)
     newer = starts > chain.last_s if found else np.zeros(len(starts), np.bool_)
     waiting = np.isin(starts, np.array(chain.waiting, np.int64)) & ~signed
-    shared = starts[signed]
-    # Of a window whose hosts neither party says any more, nothing is said.
-    hosts = np.array(chain.hosts, np.int64)[order][np.searchsorted(windows, shared)]
-    other = shared[(hosts >= 0) & (hosts != stored.hosts[signed])]
-    problems = [
-        *_said(starts[~(signed | newer | waiting)], "in the store, and not signed by both parties"),
-        *_said(other, "of another number of hosts in the store than in the transcripts"),
-    ]
+    problems = _said(
+        starts[~(signed | newer | waiting)], "in the store, and not signed by both parties"
+    )
     if found is None:
         said = f"{len(starts):,} releases in the store, and the transcripts have no such chain"
         problems = [said]
@@ -261,7 +249,7 @@ def compare(name: ChainName, found: SignedChain | None, stored: StoredChain) -> 
         first_window=moment_said(windows[0]) if len(windows) else None,
         newest_window=moment_said(windows[-1]) if len(windows) else None,
         head=chain.head.hex(),
-        store_signed=len(shared) - len(other),
+        store_signed=int(signed.sum()),
         store_waiting=int(waiting.sum()),
         store_newer=int(newer.sum()),
         store_absent=int((~np.isin(windows, starts)).sum()),

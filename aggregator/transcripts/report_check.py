@@ -176,8 +176,9 @@ def _check_evidence(
 ) -> None:
     name, evidence = party.capitalize(), link.evidence
     if evidence is None:
-        listed = link.report_ids is not None and own.report_id in link.report_ids
-        also = "lists the report's id, but " if listed else ""
+        listed = link.says(own.report_id)
+        told = {True: "says that the report is in, but ", False: "says that it is not in, and "}
+        also = "" if listed is None else told[listed]
         found.open.append(
             f"the {name}'s transcript {also}has neither batch nor share of the window to prove "
             "it: both parties keep them for a week, and export them with --window"

@@ -1,9 +1,9 @@
 """A party's transcript, from its state file or from an export: what it keeps about every release.
 
-An export has what the other side may see: releases, the random ids of the reports in each batch,
-and of suppressed windows the share, which is a sum of masks. No host's vector, no host id, no key;
-but where the evidence of a window was asked for, its batch and share: they name the hosts of that
-window to whoever gets the file.
+An export has what anybody may see: releases, a hash over the ids of each batch's reports, and of
+suppressed windows the share, which is a sum of masks. No host's vector, no host or report id, no
+key; but the ids that were asked for, and where the evidence of a window was asked for, its batch
+and share: they name the hosts of that window to whoever gets the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wire.fields import SIGNATURE_BYTES
 
 from . import transcript_check
 from .evidence import UnreleasedShare, WindowEvidence, accepted_ids, bitmap_of, cleared_of
-from .transcript_check import Link, Transcript
+from .transcript_check import Link, Transcript, hash_of_ids
 
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
@@ -146,7 +146,7 @@ def _leader_links(connection: Readable, evidence_of: Windows, ids_of: Windows) -
                 batch_hash = body.hash()
                 evidence = kept if evidence_of(*place) else None
                 ids = accepted_ids(kept.batch, bitmap_of(share, body.n))
-        yield Link(*place, release, batch_hash, share_hash, ids, evidence)
+        yield Link(*place, release, batch_hash, share_hash, ids, evidence, hash_of_ids(ids))
 
 
 def _helper_links(
@@ -174,7 +174,7 @@ def _helper_links(
                 ids = accepted_ids(body, bitmap)
                 kept = WindowEvidence(body, b"", reply or b"", cleared_of(json.loads(cleared)))
                 evidence = kept if evidence_of(*place) else None
-        yield Link(*place, release, batch_hash, share_hash, ids, evidence)
+        yield Link(*place, release, batch_hash, share_hash, ids, evidence, hash_of_ids(ids))
 
 
 def _suppressed_shares(connection: Readable) -> Iterable[UnreleasedShare]:

@@ -6,7 +6,9 @@ read piece by piece; each piece, its texts and its depth are bounded.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,8 +41,10 @@ class TranscriptRefused(ValueError):
 class Link:
     """One release as one party keeps it.
 
-    report_ids   16 B each, of the accepted hosts; None once the batch's body is a week old
+    report_ids   16 B each, of the accepted hosts; None once the batch's body is a week old. The
+                 party itself has all: an export tells of those in `asked`
     evidence     batch and share; None where they were not asked for, or are a week old
+    reports      hash of all the ids: the same at both parties, and tells none of them
     """
 
     series: str
@@ -51,6 +55,14 @@ class Link:
     share_hash: bytes
     report_ids: frozenset[bytes] | None
     evidence: WindowEvidence | None = None
+    reports: bytes | None = None
+    asked: frozenset[bytes] | None = None
+
+    def says(self, report_id: bytes) -> bool | None:
+        """Whether a report is among those accepted; None where it does not tell."""
+        if self.report_ids is None or (self.asked is not None and report_id not in self.asked):
+            return None
+        return report_id in self.report_ids
 
     @property
     def place(self) -> Place:
@@ -80,7 +92,7 @@ class Transcript:
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
         for link in self.links:
-            if link.report_ids is not None and report_id in link.report_ids:
+            if link.says(report_id):
                 return link
         return None
 
@@ -252,7 +264,7 @@ def _between(ours: Link | None, theirs: Link | None, at_end: bool) -> Iterator[s
             yield f": the Helper has no such release{older}"
     elif theirs.release.release != ours.release.release:
         yield ": the two parties signed different releases"
-    elif None not in (theirs.report_ids, ours.report_ids) and theirs.report_ids != ours.report_ids:
+    elif None not in (theirs.reports, ours.reports) and theirs.reports != ours.reports:
         yield ": the two parties name different reports"
 
 
@@ -261,9 +273,11 @@ def find_report(transcripts: Iterable[Transcript], report_id: bytes) -> dict[str
     return {transcript.party: transcript.contains(report_id) for transcript in transcripts}
 
 
-FORMAT: Final = "pointillist-transcript-1"
+FORMAT: Final = "pointillist-transcript-2"
+FORMATS: Final = frozenset({FORMAT, "pointillist-transcript-1"})
+"""The first listed the ids of all reports: which hosts took part, and so how many."""
 MOST_EXPORT_BYTES: Final = 512 << 20
-"""A week of a minute's ids of 1,000 hosts is 350 MiB."""
+"""A week of a minute's ids of 1,000 hosts, as the first format had them, is 350 MiB."""
 MOST_TEXT_BYTES: Final = 192 << 20
 """Of one text in an export: a batch of 2^20 hosts is 72 MiB, twice that in hex."""
 MOST_PARTS: Final = MAX_HOSTS + 1_000
@@ -281,16 +295,29 @@ MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowErr
 _NOT_AN_EXPORT: Final = (*MALFORMED, ijson.JSONError, ReportRejected)
 
 
-def export_transcript(transcript: Transcript, path: Path) -> None:
-    """Write a transcript for the other party or a host to check."""
+def hash_of_ids(ids: Iterable[bytes] | None) -> bytes | None:
+    return None if ids is None else hashlib.sha256(b"".join(sorted(ids))).digest()
+
+
+def export_transcript(transcript: Transcript, path: Path, asked: Iterable[bytes] = ()) -> None:
+    """Write a transcript for the other party or a host to check.
+
+    asked       ids of reports of which it tells whether they are in a release; of no others
+    """
+    told = frozenset(asked)
     body = {
         "format": FORMAT,
         "party": transcript.party,
-        LINKS: [_exported(link) for link in transcript.links],
+        LINKS: [_exported(link, told) for link in transcript.links],
         UNRELEASED: [answered.record() for answered in transcript.unreleased],
         SUPPRESSED: [[*place, reason] for place, reason in transcript.suppressed.items()],
     }
-    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    named = bool(told) or any(link.evidence is not None for link in transcript.links)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if named else 0o666)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        if named:  # also where the file was there
+            os.fchmod(descriptor, 0o600)
+        file.write(json.dumps(body, indent=1) + "\n")
 
 
 def read_export(path: Path) -> Transcript:
@@ -334,7 +361,7 @@ def export_parts(
             text = _BoundedText(file, most_text)
             for kind, raw in _elements(ijson.basic_parse(text, use_float=True)):
                 missing.discard(kind)
-                if kind == "format" and raw != FORMAT:
+                if kind == "format" and raw not in FORMATS:
                     raise ValueError(f"format {raw!r:.40}")
                 if (read := _READ.get(kind)) is not None:
                     yield kind, read(raw)
@@ -416,14 +443,24 @@ def place_of(series: Any, cohort: Any, window: Any) -> Place:
 
 
 def _link(raw: Any) -> Link:
-    ids, evidence = raw["report_ids"], raw.get("evidence")
+    evidence = raw.get("evidence")
+    told: dict[str, Any] = {}
+    if "report_ids" in raw:
+        ids = raw["report_ids"]
+        told["report_ids"] = None if ids is None else frozenset(map(bytes.fromhex, ids))
+        told["reports"] = hash_of_ids(told["report_ids"])
+    else:
+        asked = {bytes.fromhex(name): bool(is_in) for name, is_in in raw["asked"].items()}
+        told["report_ids"] = frozenset(name for name, is_in in asked.items() if is_in)
+        told["asked"] = frozenset(asked)
+        told["reports"] = None if raw["reports"] is None else bytes.fromhex(raw["reports"])
     return Link(
         *place_of(raw["series"], raw["cohort"], raw["window"]),
         SignedRelease.decode(bytes.fromhex(raw["release"])),
         bytes.fromhex(raw["batch_hash"]),
         bytes.fromhex(raw["share_hash"]),
-        None if ids is None else frozenset(map(bytes.fromhex, ids)),
-        None if evidence is None else WindowEvidence.of_export(evidence),
+        evidence=None if evidence is None else WindowEvidence.of_export(evidence),
+        **told,
     )
 
 
@@ -445,8 +482,8 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def _exported(link: Link) -> dict[str, Any]:
-    ids = link.report_ids
+def _exported(link: Link, asked: frozenset[bytes]) -> dict[str, Any]:
+    told = ((report_id, link.says(report_id)) for report_id in sorted(asked))
     return {
         "series": link.series,
         "cohort": link.cohort,
@@ -454,5 +491,6 @@ def _exported(link: Link) -> dict[str, Any]:
         "release": link.release.encode().hex(),
         "batch_hash": link.batch_hash.hex(),
         "share_hash": link.share_hash.hex(),
-        "report_ids": None if ids is None else sorted(report_id.hex() for report_id in ids),
+        "reports": None if link.reports is None else link.reports.hex(),
+        "asked": {report_id.hex(): is_in for report_id, is_in in told if is_in is not None},
     } | ({} if link.evidence is None else {"evidence": link.evidence.export()})

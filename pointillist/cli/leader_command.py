@@ -194,12 +194,17 @@ def export(
     window: Annotated[
         list[str] | None, typer.Option(help="Start of a window, with batch and share; repeat it.")
     ] = None,
+    report: Annotated[
+        list[str] | None,
+        typer.Option("--report", help="A report id, hex, whose host asks; repeat it."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write releases, report ids and the shares of suppressed windows, for the other side.
+    """Write releases and the shares of suppressed windows, for whoever checks them.
 
-    With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
-    proves with them that it is in a release. They name every host that took part in the window.
+    With --report also whether this report is in its release, for the host that asks. With --window
+    (ISO 8601 or Unix seconds) also the batch and the share of these windows, for the other party:
+    they name every host that took part. Such a file is its owner's alone (mode 600).
     """
     need_file(
         state_file, "a party's state file", "leader.sqlite or helper.sqlite, in its state_dir"
@@ -212,7 +217,8 @@ def export(
         reported(ExitCode.UNAVAILABLE, StorageUnavailable),
     ):
         kept = read(state_file, evidence_of=lambda *place: place[2] in wanted)
-    export_transcript(kept, out)
+    with reported(ExitCode.USAGE, ValueError):
+        export_transcript(kept, out, [bytes.fromhex(text) for text in report or ()])
     body = {"file": str(out), "party": kept.party, "releases": len(kept.links)}
     if wanted:
         body["with_batch_and_share"] = sum(link.evidence is not None for link in kept.links)

@@ -23,7 +23,8 @@ def link(window: int, **changes: Any) -> dict[str, Any]:
     release = SignedRelease(Release(HASH, HASH, HASH, HASH))
     return {
         "series": "minute", "cohort": 0, "window": window, "release": release.encode().hex(),
-        "batch_hash": HASH.hex(), "share_hash": HASH.hex(), "report_ids": ["00" * 16],
+        "batch_hash": HASH.hex(), "share_hash": HASH.hex(),
+        "reports": HASH.hex(), "asked": {"00" * 16: True},
     } | changes  # fmt: skip
 
 
@@ -56,7 +57,10 @@ def test_piece_is_given_before_the_next_is_read(path: Path) -> None:
     ("text", "said"),
     [
         ('{"links": [' + "[" * 9 + "]" * 9 + "]}", "more than 4 deep"),
-        (json.dumps({"links": [link(0, report_ids=["00"] * 200)]}), "more than 100 parts"),
+        (
+            json.dumps({"links": [link(0, asked={f"{at:032x}": True for at in range(200)})]}),
+            "more than 100 parts",
+        ),
         ('{"party": "' + "x" * 300_000 + '"}', "a text of more than 100000 bytes"),
         ('{"party": "leader"}', "no format"),
         (f'{{"format": "{FORMAT}"}}', "no party"),
