@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.releases.packs import Listing, list_folder
-from aggregator.releases.release_files import SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
-from aggregator.releases.releases import literal, rows, with_basis
+from aggregator.releases.release_files import SUPPRESSED_FOLDER
+from aggregator.releases.releases import literal, suppressed, with_basis
 
 from .rollup_files import ALWAYS, NEVER
 from .sql import SUM_MEANINGS, cells_sql, merged_sql, windows_sql
@@ -115,6 +115,9 @@ _WHOLES: Final = "sum(coalesce(whole, whole_bound)) OVER hour"
 
 def _slid(name: str) -> str:
     total = f"sum({name}) OVER hour"
+    if name == "whole":
+        known = "sum(coalesce(whole, whole_bound)) OVER hour"
+        total = f"CASE WHEN count(whole) OVER hour > 0 THEN {known} END"
     if SUM_MEANINGS[name][0] == "int64":
         total = f"CAST({total} AS BIGINT)"
     if name == "whole":  # as `windows_sql` has it: a window without one has a small one
@@ -151,6 +154,7 @@ def _windows(
         found = Listing(
             tuple(single for part in parts for single in part.singles),
             tuple(pack for part in parts for pack in part.packs),
+            listing.coarse,
         )
         known = " OR ".join(
             f"(series = {literal(name)} AND window_start >= TIMESTAMP '{start}')"
@@ -158,6 +162,4 @@ def _windows(
         )
         return f"FROM ({select(found)}) WHERE ({known or 'false'}) AND {condition}"
 
-    return chosen(listings[0], spans, with_basis), chosen(
-        listings[1], first, lambda found: rows(found, SUPPRESSED_MEANINGS)
-    )
+    return chosen(listings[0], spans, with_basis), chosen(listings[1], first, suppressed)

@@ -117,7 +117,8 @@ SELECT series, {cohort} AS cohort, section, cell, any_value(unit) AS unit, any_v
     sum(value) AS value, sum(variance) AS variance,
     CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
     CASE WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
-    sum(whole) AS whole, sum(whole_variance) AS whole_variance, sum(covariance) AS covariance,
+    CASE WHEN count(whole) > 0 THEN sum(coalesce(whole, whole_bound)) END AS whole,
+    sum(whole_variance) AS whole_variance, sum(covariance) AS covariance,
     sum(sampling) AS sampling, sum(whole_bound) AS whole_bound
 FROM ({source})
 GROUP BY ALL

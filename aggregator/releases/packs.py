@@ -145,6 +145,7 @@ class Listing:
         return Listing(
             tuple(single for single in singles if least <= single.path.name < most),
             tuple(p for p in packs if p.days[0] <= end.date() and first.date() <= p.days[1]),
+            self.coarse,
         )
 
 

@@ -155,7 +155,8 @@ def _newest(listing: Listing, packed: Iterable[tuple[str, int, datetime]]) -> st
         for (series, cohort), start in latest.items()
     )
     condition = f"(series, cohort, window_start) IN ({windows})" if windows else "false"
-    return f"FROM ({released(Listing(tuple(singles), tuple(packs)))}) WHERE {condition}"
+    chosen = replace(listing, singles=tuple(singles), packs=tuple(packs))
+    return f"FROM ({released(chosen)}) WHERE {condition}"
 
 
 def literal(text: str) -> str:

@@ -33,7 +33,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cohorts")
     with Store(folder / "leader.duckdb", folder / "releases", CATALOGUE) as kept:
         for series, domain, cohort, hosts in (
-            (SERIES, "fleet", 0, 30), (SERIES, "fleet", 1, 20), ("acme-mix", "operator", 0, 10),
+            (SERIES, "fleet", 0, 3_000), (SERIES, "fleet", 1, 2_000),
+            ("acme-mix", "operator", 0, 1_000),
         ):  # fmt: skip
             task = replace(make_task(4, domain=domain, start=T0), series=series)
             vector = np.zeros(task.d, dtype=np.int64)
@@ -58,9 +59,9 @@ def test_cohorts_have_their_hosts_and_how_their_windows_ended(store: Path) -> No
         found = cohorts(asked)
         page = unescape(asked.get("/privacy").text)
     assert found == {
-        f"{SERIES}/0": [30, 2, 0, None, None],
-        f"{SERIES}/1": [20, 2, 1, 18, None],
-        "acme-mix/0": [10, 2, 0, None, None],
+        f"{SERIES}/0": [3_000, 2, 0, None, None],
+        f"{SERIES}/1": [2_000, 2, 1, 18, None],
+        "acme-mix/0": [1_000, 2, 0, None, None],
     }
     assert "A cohort is a fixed part of the fleet" in page
     assert "one operator alone" in page
