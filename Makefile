@@ -204,6 +204,9 @@ bench-suite: $(STAMP)  ## how long make test, test-quick and test-all take
 bench-readers: $(STAMP)  ## what readers are told: of single hosts, nothing; of the fleet, how exactly
 	@$(PYTHON) -m bench readers $(ARGS)
 
+bench-inputs: $(STAMP)  ## files and logs as people have them: what is read right
+	@$(PYTHON) -m bench inputs $(ARGS)
+
 bench-scale: $(STAMP) java  ## what both roles carry and withstand
 	@$(PYTHON) -m bench scale $(ARGS)
 

@@ -14,7 +14,10 @@ from typing import Final, NamedTuple, Self
 
 from transport.settings.config import limited, read_tree
 
-_ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous class\)::")
+_ANONYMOUS: Final = re.compile(
+    r"\(anonymous namespace\)::|(?<!\w)<unnamed>::|\bunnamed>::|\(anonymous class\)::"
+)
+"""Nsight Compute leaves the bracket of `<unnamed>::` out; one that stands is a template's own."""
 _LAMBDA: Final = re.compile(r"\{lambda\([^{}]*?\)#\d+\}|\[lambda\([^\[\]]*?\)[^\[\]]*\]")
 _CUT_MARK: Final = re.compile(r"~[0-9a-f]{4}$")
 _SUFFIX: Final = re.compile(r"(?:\[clone [^\]]{0,64}\]|\.kd)$")

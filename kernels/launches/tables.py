@@ -30,7 +30,7 @@ _LONG_METRICS: Final = frozenset({"gpu__time_duration.sum", "Duration"})
 _NO_NUMBERS: Final = frozenset({"CC"})
 """Heads of columns that hold versions, whose point is no decimal sign."""
 _HOST: Final = re.compile(
-    r"(?:cuda|cu|(?:__)?hip|roctx|nvtx)[A-Z]\w*|hsa_\w+|(?:nccl|rccl)(?!Kernel|DevKernel|Dev)[A-Z]\w*"
+    r"(?:cuda|cu|(?:__)?hip|roctx|nvtx)[A-Z]\w*|hsa_\w+|(?:nccl|rccl)(?!Kernel|Dev)[A-Z]\w*"
     r"|KERNEL_DISPATCH|MEMORY_(?:COPY|ALLOCATION)|SCRATCH_MEMORY|[A-Z_]+_API"
 )
 """Functions of a host, and what rocprofv3 sums up by."""
@@ -78,7 +78,7 @@ FORMS: Final = (
     TableForm(_NSYS, "Operation", ("Total Time",), "Operations"),
     TableForm(
         _NSYS, "Operation", ("Total Time",), "Instances",
-        beside=("Category",), left_out=("Category", "CUDA_API"),
+        left_out=("Category", "CUDA_API"),
     ),
     TableForm(
         "an nvprof trace (CSV)", "Name", ("Duration",), unit=None, beside=("Device", "Context")
@@ -96,6 +96,7 @@ FORMS: Final = (
     TableForm(_ROCPROF, "Kernel_Name", _CLOCKED, without=("Counter_Name",)),
     TableForm(_ROCPROF, "Direction", _CLOCKED),
     TableForm("a rocprof trace (CSV)", "KernelName", ("BeginNs", "EndNs")),
+    TableForm("a rocprof trace (CSV)", "KernelName", ("DurationNs",)),
     TableForm("a rocprof-compute summary (CSV)", "Kernel_Name", ("Sum",), "Count"),
     TableForm(
         "an nvprof summary (CSV)", "Name", ("Time",), "Calls", unit=None,

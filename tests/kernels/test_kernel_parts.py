@@ -29,6 +29,8 @@ def test_words_of_camel_case_and_underscores_are_the_same(text: str, expected: s
         ("volta_sgemm_32x32_nt", "volta sgemm 32x32 nt", "", ""),
         ("void a::b::run_kernel<c::Gemm<4>, int>(d::Norm*)", "run kernel", "c gemm 4 int", "a b"),
         ("void (anonymous namespace)::f<x>(int)", "f", "x", ""),
+        ("void <unnamed>::g<<unnamed>::A<2>, y>(B *)", "g", "a 2 y", ""),
+        ("void unnamed>::g<unnamed>::A<2>, y>(B *)", "g", "a 2 y", ""),
         ("std::enable_if<(A<B), void>::type ns::f<x>(int)", "f", "x", "ns"),
         ("void k<op(a<b)>::run(int) [clone .kd]", "run", "op a b", "k"),
         ("Cijk_MT256 [clone .kd]", "cijk mt256", "", ""),

@@ -82,6 +82,16 @@ def refusal(folder: Path, content: str) -> str:
             [Launch("k", 1, 7_000)],
         ),
         (
+            '"Index","KernelName","grd","sgpr","DurationNs"\n0,"k.kd",256,32,7000\n',
+            "a rocprof trace (CSV)",
+            [Launch("k.kd", 1, 7_000)],
+        ),
+        (
+            "Time (%),Total Time (ns),Instances,Operation\n70,7000,7,[CUDA memcpy HtoD]\n",
+            "an Nsight Systems summary (CSV)",
+            [Launch("[CUDA memcpy HtoD]", 7, 7_000)],
+        ),
+        (
             RAW + "0;k;8.9;7,25;65,7\n1;k;8.9;1.117,5;3,1\n",
             "an Nsight Compute report (CSV)",
             [Launch("k", 1, 7_250), Launch("k", 1, 1_117_500)],

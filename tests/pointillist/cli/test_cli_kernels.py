@@ -99,6 +99,16 @@ def test_classify_says_what_it_read_and_what_it_left_out(
     assert "1 with no valid start or duration" in shown
 
 
+def test_classify_says_where_the_sum_is_more_than_the_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    twice = [EVENTS[0] | {"ts": ts, "dur": 100} for ts in (0, 50)]
+    path.write_text(json.dumps({"traceEvents": twice}))
+    assert run(monkeypatch, "kernels", "classify", str(path)) == ExitCode.OK
+    assert "Time: 0.050 of 0.200 ms are told twice" in capsys.readouterr().out
+
+
 def test_classify_refuses_a_database_and_says_what_to_export(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
