@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -20,7 +21,9 @@ from .launch import LONGEST_NS, MOST_DEPTH, JsonDepth, Skip
 
 _CHUNK_BYTES = 1 << 16
 _HEADER_EVENTS = 1_000
-_LONGEST_STREAM = 32
+_WORD = 32
+"""Characters of a stream or a category that are told apart."""
+_MOST_CATEGORIES = 64
 _MOST_STREAMS = 1 << 16
 NO_DEVICE: Final = -1
 _KINDS = frozenset({"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
@@ -96,12 +99,16 @@ def _text(value: Any) -> str | None:
 
 
 def gpu_events(
-    path: Path, reorder: int = REORDER_EVENTS, skipped: Counter[Skip] | None = None
+    path: Path,
+    reorder: int = REORDER_EVENTS,
+    skipped: Counter[Skip] | None = None,
+    others: Counter[str] | None = None,
 ) -> Iterator[GpuEvent]:
     """Yield the GPU events of a trace by start time, holding at most `reorder` of them back.
 
     Events that lie farther out of order come as they are. Malformed single events are left out.
     skipped     counts them, by reason, and what is broken; None: what is broken ends the trace
+    others      counts entries of no GPU by their category
     Raises      TraceError when the file cannot be read; without `skipped`, is cut short or no JSON
     """
     held: list[GpuEvent] = []
@@ -110,6 +117,8 @@ def gpu_events(
         if not isinstance(event, GpuEvent):
             if event is not None and skipped is not None:
                 skipped[event] += 1
+            elif others is not None and len(others) < _MOST_CATEGORIES:
+                others[str(item.get("cat") if isinstance(item, dict) else item)[:_WORD]] += 1
             continue
         if len(held) < reorder:
             heapq.heappush(held, event)
@@ -225,11 +234,11 @@ class _Text:
 
     def lose(self, why: Skip, at: int, problem: str) -> None:
         """Count what cannot be read. Raises TraceError where nothing may be lost."""
-        error = TraceError(self._path, self.offset(at), problem)
+        if self.problem is None:
+            self.problem = TraceError(self._path, self.offset(at), problem)
         if self._lost is None:
-            raise error
+            raise self.problem
         self._lost[why] += 1
-        self.problem = self.problem or error
         self.closed = self.closed or why is Skip.CUT
 
     def offset(self, at: int) -> int:
@@ -320,14 +329,13 @@ def _mended(entry: str) -> Any:
     """
 
     def token(found: re.Match[str]) -> str:
-        if not found[0].startswith('"'):
-            return "null"
-        return _NO_ESCAPE.sub(lambda one: one[0] if one[1] else r"\\", found[0])
+        return found[0] if found[0].startswith('"') else "null"
 
-    try:
-        return _DECODER.raw_decode(_MENDED.sub(token, entry))[0]
-    except (ValueError, RecursionError):
-        return None
+    escaped = _NO_ESCAPE.sub(lambda one: one[0] if one[1] else r"\\", entry)
+    for mend in (str, partial(_MENDED.sub, token)):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.raw_decode(mend(escaped))[0]
+    return None
 
 
 def _chunks(path: Path, lost: Counter[Skip] | None) -> Iterator[bytes]:
@@ -372,7 +380,7 @@ def _gpu_event(item: Any) -> GpuEvent | Skip | None:
     if item.get("ph", "X") != "X":
         return Skip.NO_SLICE
     device = arguments.get("device", item.get("pid"))
-    stream = str(arguments.get("stream", item.get("tid")))[:_LONGEST_STREAM]
+    stream = str(arguments.get("stream", item.get("tid")))[:_WORD]
     start_ns, duration_ns = _nanoseconds(item.get("ts")), _nanoseconds(item.get("dur"))
     if start_ns is None or duration_ns is None:
         return Skip.NO_TIME

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 import tomllib
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
+
+from transport.process.printable import listed
 
 from . import profilers, tables
 from .kineto import StreamTime, TraceError, gpu_events, open_trace
@@ -92,7 +94,9 @@ def _guarded(launches: Iterator[Launch]) -> Iterator[Launch]:
 
 def _refuse_binary(head: bytes) -> None:
     """Refuse what is no text: of some profilers it can be exported as one."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise LaunchesRefused(f"{EXPECTED}; got UTF-16, as PowerShell writes", "save it as UTF-8")
+    decoder = getincrementaldecoder("utf-8")()
     try:
         decoder.decode(head, final=len(head) < _HEAD_BYTES)
         text = not _NO_TEXT.search(head)
@@ -104,9 +108,13 @@ def _refuse_binary(head: bytes) -> None:
 
 def _events(path: Path, skipped: Counter[Skip], remarks: list[str]) -> Iterator[Launch]:
     streams = StreamTime()
-    for event in gpu_events(path, skipped=skipped):
+    others: Counter[str] = Counter()
+    for event in gpu_events(path, skipped=skipped, others=others):
         streams.add(event)
         yield Launch(event.name, 1, event.duration_ns)
+    if not streams.whole_ns and others:
+        kinds = listed([f"{count:,} of {kind}" for kind, count in others.most_common()])
+        remarks.append(f"entries of no GPU: {kinds}")
     if streams.twice_ns * _TOLERATED > streams.whole_ns:
         remarks.append(
             f"{streams.twice_ns / 1e6:,.3f} of {streams.whole_ns / 1e6:,.3f} ms are told twice: "

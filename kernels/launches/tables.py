@@ -189,6 +189,9 @@ def find_table(lines: Iterable[str]) -> CsvTable | None:
 def refuse_other_table(lines: Iterable[str]) -> None:
     """Refuse what has columns, or lines of dashes, and no known heads; raises LaunchesRefused."""
     rows = [line.rstrip("\r\n") for line in islice(lines, _MOST_BEFORE) if line.strip()]
+    for heads in (_fields(row, mark) for row in rows for mark in _DELIMITERS):
+        if len(heads) >= _FEWEST_HEADS and not _TIMES.isdisjoint(map(_bare, heads)):
+            _refuse(heads)
     for head, below in pairwise(rows):
         cuts = [(_fields(head, mark), _fields(below, mark)) for mark in _DELIMITERS]
         cuts.append((_RUNS.split(head.strip()), _RUNS.split(below.strip())))

@@ -64,7 +64,8 @@ def classify(
             raise usage_error(f"{shown}: {refusal}", refusal.hint) from refusal
     skipped = {reason.value: count for reason, count in launches.skipped.most_common()}
     if not rows:
-        lost = f"; left out: {_skipped(skipped)}" if skipped else ""
+        lost = "".join(f"; {remark}" for remark in launches.remarks)
+        lost += f"; left out: {_skipped(skipped)}" if skipped else ""
         raise usage_error(
             f"{shown}: expected launches of kernels in {launches.form}, found none{lost}"
         )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.families import read_table
+from bench.families import LABELS, read_labels, read_table
 from diagnosis.stragglers.calls import Calls, calls_of
 from diagnosis.stragglers.judge import Slowness, job_of, judge
 from diagnosis.stragglers.peers import PeerVerdict, find_waits
@@ -20,6 +20,7 @@ from diagnosis.stragglers.trace import (
     operation,
 )
 from kernels.families import FamilyRules
+from tests.shared_data import shared_data
 
 Row = tuple[int, int, int, str, float, float]
 """rank, stage, step, name, start, end"""
@@ -190,6 +191,15 @@ def test_operation_meets_where_the_family_of_a_kernel_communicates() -> None:
         if communicates(row.name) != (row.family == "communication") and not row.held_out
     ]  # fmt: skip
     assert not missed
+
+
+def test_operation_agrees_with_the_labels_of_traces() -> None:
+    labelled = read_labels(shared_data(LABELS))
+    apart = [
+        one.name for one in labelled
+        if ("communication" in one.families) is not communicates(one.name) and len(one.families) < 2
+    ]  # fmt: skip
+    assert not apart
 
 
 TEMPLATE = "void cutlass::device_kernel<{}>()"

@@ -357,7 +357,8 @@ def test_launch_files_names_count_lines_that_are_none(tmp_path: Path) -> None:
     [
         (random.Random(7).randbytes(4_000), "bytes that are no text"),
         (b"NVIDIA\x00report", "bytes that are no text"),
-        ("a_gemm\n".encode("utf-16"), "bytes that are no text"),
+        ("a_gemm\n".encode("utf-16"), "got UTF-16, as PowerShell writes"),
+        ("a_gemm\n".encode("utf-16-le"), "bytes that are no text"),
         (gzip.compress(b"a_gemm\n" * 9_000, mtime=0)[:60], "cannot read it"),
         (gzip.compress(random.Random(7).randbytes(99), mtime=0)[:-9] + b"x" * 9, "cannot read it"),
         (b'[tool]\nname = "x"\n', r"expected \[\[kernel\]\] rows"),

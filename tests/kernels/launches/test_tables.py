@@ -157,6 +157,8 @@ def test_tables_are_read_as_their_profiler_means_them(
         ("Name      Self CUDA\n----  ----\naten::mm  3us\n", "Name      Self CUDA"),
         ("+----+----+\n| Kernel | Time | Calls |\n| k | 7 us | 2 |\n", "Kernel, Time, Calls"),
         ("kernel;calls;micros\nk;2;7\n", "kernel, calls, micros"),
+        ("Start (ns),Duration (ns),Name,PID\n", "Name, PID"),
+        ("Start (ns),Duration (ns),Name,PID\n5,9,poll\n", "Name, PID"),
     ],
 )
 def test_tables_of_something_else_are_refused_with_what_was_seen(

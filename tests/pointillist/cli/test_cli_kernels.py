@@ -109,6 +109,16 @@ def test_classify_says_where_the_sum_is_more_than_the_time(
     assert "Time: 0.050 of 0.200 ms are told twice" in capsys.readouterr().out
 
 
+def test_classify_says_what_a_trace_without_kernels_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    host = [{"cat": cat, "name": "x", "ts": 1, "dur": 1} for cat in ("cpu_op", "cpu_op", "mtia")]
+    path.write_text(json.dumps(host))
+    assert run(monkeypatch, "kernels", "classify", str(path)) == ExitCode.USAGE
+    assert "found none; entries of no GPU: 2 of cpu_op, 1 of mtia" in capsys.readouterr().err
+
+
 def test_classify_refuses_a_database_and_says_what_to_export(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
