@@ -24,7 +24,7 @@ from analytics import connect
 from analytics.analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps
 from tests.web_kit import client
-from wire.catalogue import LEFT_OUT
+from wire.catalogue import LEFT_OUT, UNMEASURED
 
 DAY = 2_900 * 7 * DAY_S
 N = 12_000
@@ -45,9 +45,17 @@ Tables = dict[str, pd.DataFrame]
 
 
 def released(start: int, n: int, models: dict[int, int], *, late: int = 0) -> ReleasedWindow:
-    """A window of n hosts of 8 GPUs, all of H100 but those of `models`, by one vector for all."""
+    """A window of n hosts of 8 GPUs, all of H100 but those of `models`, by one vector for all.
+
+    Hosts above or below N measured nothing of means and indicators: one that did is in their sums,
+    and so in the number of hosts that measured, under the noise of both.
+    """
     vector = STEPS.copy()
     vector[:2] = n
+    for spec, place in zip(TASK.sections, TASK.slices().values(), strict=True):
+        section = CATALOGUE.section(spec.name)
+        if section.counts_unmeasured:
+            vector[place.start + section.index(UNMEASURED)] += (n - N) * spec.cap_steps
     others = [((model, 8),) for model, hosts in models.items() for _ in range(hosts)]
     capacity = Capacity.of([((2, 8),)] * (n - len(others)) + others)
     reasons = {"late": late} if late else {}
