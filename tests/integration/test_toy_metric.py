@@ -34,7 +34,7 @@ def catalogue(tmp_path: Path) -> Catalogue:
     if any(section.name == "open_files" for section in shipped.sections):
         return shipped  # somebody followed the page
     path = tmp_path / "catalogue.toml"
-    path.write_text(f'format = 1\nextends = "default"\n\n{_SECTION}', encoding="utf-8")
+    path.write_text(f'format = 2\nextends = "default"\n\n{_SECTION}', encoding="utf-8")
     return Catalogue.load(path)
 
 
@@ -87,7 +87,8 @@ def test_toy_metric_of_this_host_reaches_the_raw_row(catalogue: Catalogue) -> No
     assert (absent.source, absent.reason) == ("elsewhere", "/no/such/file does not exist")
     task = toy_task(catalogue)
     row = measure(catalogue, task, source)
-    assert row.shape == (1,)
+    assert row.shape == (2,)
+    assert row[1] == 0, "it was measured"
     assert 0 < row[0] <= 1_000_000
 
 
@@ -110,13 +111,15 @@ def test_toy_metric_is_released_with_its_error(catalogue: Catalogue, tmp_path: P
     assert release.n == HOSTS
     assert np.array_equal(release.vector - noise.sum(axis=0), steps.sum(axis=0))
     counts = CoarseCounts.of(world.task, HOSTS)
-    (exact,) = estimate(world.task, catalogue, release.vector - noise.sum(axis=0), counts)
+    exact, told = estimate(world.task, catalogue, release.vector - noise.sum(axis=0), counts)
+    assert (told.cell, told.value) == ("measured", HOSTS)
     assert exact.section == "open_files"
     assert exact.unit == "files"
     # The mean of 1,000 .. 2,100 files, but for rounding to 64 steps of 10,000 files.
     rounding = 4 * 10_000 / 64 / 2 / HOSTS**0.5
     assert exact.value / HOSTS == pytest.approx(1_550, abs=rounding)
-    assert exact.share == pytest.approx(exact.value / (HOSTS * 10_000))
-    (noisy,) = estimate(world.task, catalogue, release.vector, counts)
+    assert exact.whole == HOSTS * 10_000
+    assert exact.share is None, "so few hosts are noise themselves"
+    noisy, _ = estimate(world.task, catalogue, release.vector, counts)
     assert noisy.standard_error > 0
     assert noisy.value != exact.value

@@ -183,9 +183,9 @@ def test_section_of_ones_own_costs_the_default_plan_nothing(
     tmp_path: Path, default_report: PlanReport
 ) -> None:
     path = tmp_path / "catalogue.toml"
-    path.write_text('format = 1\nextends = "default"\n' + TOY)
+    path.write_text('format = 2\nextends = "default"\n' + TOY)
     plan, catalogue = default_plan(), Catalogue.load(path)
-    assert catalogue.section("toy").length == 1
+    assert catalogue.section("toy").length == 2
     assert plan_report(plan, catalogue_shapes(plan, catalogue)) == default_report
 
 
