@@ -29,7 +29,7 @@ from wire.task import SectionKind, SectionSpec, Task
 
 HOSTS: Final = 12_500
 BLIND: Final = HOSTS // 3
-DRAWS: Final = 1_000
+DRAWS: Final = 400
 LEVEL: Final = 0.3
 """Mean of full scale, and share of the hosts that an indicator is set on."""
 SECTIONS: Final = ("host_cpu", "host_disk", "incidents", "hardware_faults")
