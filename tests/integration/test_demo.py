@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 
+from aggregator.releases.release_files import utc
 from aggregator.releases.releases import read_releases
 from aggregator.transcripts.transcript import read_transcript
 from tests import recording_slice

@@ -60,7 +60,8 @@ def test_fieller_holds_the_intervals_of_all_denominators_within_the_bound(
     x: float, sampling: float
 ) -> None:
     def of(d: float, bound: float) -> CellRatios:
-        return fieller(*np.array([[x], [d], [4.0], [9.0], [-2.0]]), sampling, bound)
+        a, b, c, e, f = np.array([[x], [d], [4.0], [9.0], [-2.0]])
+        return fieller(a, b, c, e, f, sampling, bound)
 
     found = of(100.0, 7.0)
     within = [of(d, 0.0) for d in np.linspace(93, 107, 29)]
