@@ -151,7 +151,7 @@ def _rows(
             own[blind:, 0] = rng.beta(3, 7, HOSTS - blind) * MEAN_FULL_SCALE
             truth[section.name] = float(own[blind:, 0].mean()) / MEAN_FULL_SCALE
         if section.counts_unmeasured:
-            own[:blind, section.index(UNMEASURED)] = spec.coordinate_cap
+            own[:blind, section.index(UNMEASURED)] = spec.unmeasured
     return rows, truth
 
 

@@ -410,11 +410,15 @@ class Catalogue:
         known = (self, self.former)
         return next((one for one in known if one and one.hash == catalogue_hash), None)
 
-    def section_of(self, spec: SectionSpec) -> Section:
-        """Return a task's section by its id, which never changes its meaning; KeyError if none."""
+    def known(self, spec: SectionSpec) -> Section | None:
+        """Return a task's section by its id, which never changes its meaning; None if unknown."""
         known = (*self.sections, *(self.former.sections if self.former else ()))
         same = (one for one in known if one.id == spec.section_id and one.length == spec.length)
-        return next(same, None) or self.section(spec.name)
+        return next(same, None)
+
+    def section_of(self, spec: SectionSpec) -> Section:
+        """Return a task's section, by its name where its id is unknown; KeyError if none."""
+        return self.known(spec) or self.section(spec.name)
 
 
 FORMAT: Final = 2

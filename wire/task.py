@@ -65,6 +65,11 @@ class SectionSpec:
     def bound_steps(self) -> int:
         return self.l1_bound // self.q
 
+    @property
+    def unmeasured(self) -> int:
+        """What a host that did not measure has in the cell that says so, before it is encoded."""
+        return 1 if self.kind is SectionKind.INDICATORS else self.coordinate_cap
+
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:

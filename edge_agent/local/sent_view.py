@@ -16,7 +16,7 @@ from edge_agent.windows.window_accumulator import WindowPreview
 from privacy.budget import WEEK_S, Entry, spent_at
 from privacy.plan import epsilon_of_share
 from wire import labels
-from wire.catalogue import Bound, Catalogue, Section
+from wire.catalogue import UNMEASURED, Bound, Catalogue, Section
 from wire.envelope import Signed
 from wire.report import report_length
 from wire.task import SectionKind, SectionSpec, Task, series_name
@@ -145,7 +145,7 @@ def sections_of(task: Task, catalogue: Catalogue, put_in: PutIn | None) -> list[
     why = {} if put_in is None else put_in.unmeasured
     sections, at = [], 0
     for spec in task.sections:
-        known = next((one for one in catalogue.sections if one.name == spec.name), None)
+        known = catalogue.known(spec)
         own = [(place - at, value) for place, value in cells or () if 0 <= place - at < spec.length]
         unit, scale = ("base units", 1.0) if known is None else _unit(known)
         noise = _noise(spec) * scale
@@ -174,6 +174,7 @@ def _noise(spec: SectionSpec) -> float:
 
 def _cells(spec: SectionSpec, known: Section, own: Sequence[tuple[int, int]]) -> Iterable[SentCell]:
     leaves = {leaf.name: (leaf.unit, leaf.full_scale / MILLION) for leaf in known.coordinates}
+    leaves |= {UNMEASURED: ("hosts", 1 / spec.unmeasured)} if known.counts_unmeasured else {}
     for place, value in sorted(own, key=lambda cell: -cell[1]):
         cell = known.cells[place]
         unit, scale = leaves.get(cell.rpartition("/")[2], _unit(known))

@@ -142,7 +142,7 @@ class WindowAccumulator:
         if not section.counts_unmeasured or measured(section, state, gpus, self._window_s):
             return self._filler.fill(section, state, gpus)
         row = np.zeros(section.length, dtype=np.int64)
-        row[section.index(UNMEASURED)] = spec.coordinate_cap
+        row[section.index(UNMEASURED)] = spec.unmeasured
         return row
 
     def skip_to(self, at_s: int) -> None:

@@ -345,7 +345,7 @@ class FleetRows:
             return
         row[skipped] = 0
         if section.counts_unmeasured:
-            row[skipped, section.index(UNMEASURED)] = spec.coordinate_cap
+            row[skipped, section.index(UNMEASURED)] = spec.unmeasured
         if spec.kind is SectionKind.MIX and section.name in self._fill:
             cell, stride = UNMEASURED, 0
             if "gpu_model" in section.axes:

@@ -158,7 +158,7 @@ def _section_truth(
         share = raw.astype(np.float64)
         if section.counts_unmeasured:
             hole = section.index(UNMEASURED)
-            hosts -= round(int(raw[hole]) / spec.coordinate_cap)
+            hosts -= int(raw[hole]) // spec.unmeasured
             value[hole], share[hole] = hosts, np.nan
         return value, share / max(each * hosts, 1)
     return raw * scale, _shares_of_measured(section, raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from aggregator.enrolment.tasks import (
 from aggregator.protocol.directory import Directory, PinnedParties
 from privacy.errors import ParameterError
 from tests.protocol_kit import T0, signing_key
+from tests.wire.test_catalogue_file import TOY
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Signed
@@ -126,3 +128,39 @@ def test_local_task_needs_no_helper() -> None:
     _, signed = sign_task(task, LEADER, None)
     parties = PinnedParties(LEADER.public_bytes, b"")
     assert Directory(parties).add_task(signed, T0).task.h == 1
+
+
+def test_task_of_the_catalogue_before_is_still_signed_and_served() -> None:
+    former = Catalogue.load().former
+    assert former is not None
+    weights = {"host_cpu": 100_000, "kernel_mix": 100_000}
+    task = build_task(former, replace(PLAN, weights=weights))
+    draft = leader_sign(Signed(labels.TASK, task.encode_body()).encode(), LEADER)
+    signed, said = check_and_countersign(draft, LEADER.public_bytes, HELPER)
+    assert (said["gpus"], said["differs_from_catalogue"]) == (8, None)
+    assert [section["asks"] for section in said["sections"]] == [
+        "1,000,000 millionths of full scale a host and minute, in steps of 15,625",
+        "480,000 GPU-ms a host and minute (8 GPUs), in steps of 7,500",
+    ]
+    assert Directory(PARTIES, catalogue=Catalogue.load()).add_task(signed, T0).task == task
+
+
+def test_running_helper_refuses_what_an_older_tool_has_signed() -> None:
+    task = build_task(Catalogue.load(), PLAN)
+    (section,) = task.sections
+    evil = replace(task, sections=(replace(section, coordinate_cap=64, l1_bound=64, q=1),))
+    _, signed = sign_task(evil, LEADER, HELPER)
+    with pytest.raises(ReportRejected, match=r"catalogue: .*as of hosts of"):
+        Directory(PARTIES, catalogue=Catalogue.load()).add_task(signed, T0)
+
+
+def test_task_of_a_catalogue_of_ones_own_needs_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = 2\nextends = "default"\n' + TOY)
+    own = Catalogue.load(path)
+    task = build_task(own, replace(PLAN, weights={"toy": 100_000}))
+    draft = leader_sign(Signed(labels.TASK, task.encode_body()).encode(), LEADER)
+    with pytest.raises(ReportRejected, match="expected a task of catalogue"):
+        check_and_countersign(draft, LEADER.public_bytes, HELPER)
+    _, said = check_and_countersign(draft, LEADER.public_bytes, HELPER, catalogue=own)
+    assert said["sections"][0]["name"] == "toy"

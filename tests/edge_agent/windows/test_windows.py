@@ -426,3 +426,29 @@ def test_windows_task_of_another_catalogue_is_refused() -> None:
     changed = replace(task, sections=(wrong,))
     with pytest.raises(ValueError, match="section kernel_mix"):
         accumulator(changed)
+
+
+def test_windows_say_what_was_not_measured_and_nothing_else() -> None:
+    task = task_of(["host_cpu", "incidents", "applications_seen", "hardware_faults"])
+    windows = accumulator(task, ("H100",), watched=False)
+    windows.add(Observation("incidents", "disk_io", 1, boot(3)))  # by a source that soon failed
+    windows.add(SourceCoverage("diagnosis", boot(0), 20 * SECOND))
+    windows.add(SourceCoverage("faults", boot(0), 40 * SECOND))
+    row = windows.close(START)
+    assert cells(task, row, "host_cpu") == {"unmeasured": 1_000_000}
+    assert cells(task, row, "incidents") == {"unmeasured": 1}
+    assert cells(task, row, "applications_seen") == {"unmeasured": 1}
+    assert cells(task, row, "hardware_faults") == {}
+    watch(windows, [0], 60, 100)
+    assert cells(task, windows.close(START + 60), "applications_seen") == {}
+
+
+def test_windows_of_a_task_of_the_catalogue_before_have_no_such_cell() -> None:
+    former = CATALOGUE.former
+    assert former is not None
+    section = former.section("host_cpu")
+    now = task_of(["host_cpu"])
+    spec = replace(now.sections[0], section_id=section.id, length=section.length)
+    task = replace(now, sections=(spec,), catalogue_hash=former.hash)
+    windows = accumulator(task, watched=False)
+    assert windows.close(START).tolist() == [0] * 5
