@@ -167,6 +167,11 @@ def review_roster(
     signers = signers_of(parties, evidence.former_helper_pk)
     bodies = {_body(signed, labels.ROSTER, *signers) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
+    pairs = {(pair.leader_pk, pair.helper_pk) for pair in signers}
+    named = [past.fleet for past in earlier if past.fleet is not None]
+    if any((fleet.leader_pk, fleet.helper_pk) not in pairs for fleet in named):
+        expected = "earlier rosters that name this Leader and Helper, each in its role"
+        raise ReportRejected(Reason.ROSTER_FLEET, expected, "another fleet's")
     if parties.fleet:
         roster.require_fleet(parties.leader_pk, parties.helper_pk, {parties.fleet})
     check_fleet(roster, earlier, parties)

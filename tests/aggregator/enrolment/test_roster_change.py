@@ -114,6 +114,13 @@ def test_roster_of_another_fleet_or_of_none_any_more_is_not_signed() -> None:
             known.add_roster(sign_roster(wrong, LEADER, HELPER))
 
 
+def test_roster_of_the_fleet_in_which_both_have_the_other_role_is_none_before() -> None:
+    """Its hosts would count as vouched for: the Leader hands in what the Helper led and signed."""
+    theirs = replace(FIRST, fleet=FleetName(HELPER.public_bytes, LEADER.public_bytes, "fleet-2"))
+    with pytest.raises(ReportRejected, match="roster_fleet: expected earlier rosters"):
+        countersign(roster(2, WEEK, HONEST), [], theirs, told=0)
+
+
 def test_helper_that_pins_the_fleet_signs_no_other_and_reads_what_was_before() -> None:
     pinned_fleet = PinnedParties(LEADER.public_bytes, HELPER.public_bytes, "fleet-1")
     other = replace(FIRST, fleet=replace(FLEET, name="fleet-2"))
