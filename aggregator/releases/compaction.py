@@ -140,6 +140,7 @@ class Compaction:
         """
         public_folder(self.folder)
         with _locked(self.folder):
+            packs.mark_new(self.folder)
             schema = dict(self._roots())[self.folder / part]
             self._write(self.folder / part, series, period, rows, schema)
 

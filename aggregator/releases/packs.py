@@ -169,6 +169,13 @@ def list_folder(root: Path) -> Listing:
     return Listing(tuple(kept), tuple(packs.values()), (root / COARSE).exists())
 
 
+def mark_new(root: Path) -> None:
+    """Say of a folder without windows that no file of before counts were coarse is in it."""
+    if not any(root.glob("series=*")) and not (root / FOLDER).exists():
+        (root / COARSE).touch()
+        make_public(root / COARSE)
+
+
 def windows_by_hour(root: Path) -> Counter[tuple[str, datetime]]:
     """Count the windows of a folder, in packs or not, by series and the hour that they begin in."""
     listing = list_folder(root)

@@ -36,7 +36,7 @@ from .cause_files import RELEASED_COLUMNS, Record, cause_columns, cause_path, ta
 from .coarsening import CauseTables
 from .compaction import NO_ROLL_UPS, Compacted, Compaction, CompactionUnderWay, RollUps
 from .exact_counts import coarse_hosts_sql, coarse_releases_sql
-from .packs import DAY_S, is_packed
+from .packs import DAY_S, is_packed, mark_new
 from .release_files import (
     SUPPRESSED_SCHEMA,
     public_folder,
@@ -215,6 +215,7 @@ class Store(Closing):
         if self._opened is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             public_folder(self._folder)
+            mark_new(self._folder)
             try:
                 self._opened = open_duckdb(self._path)
                 self._opened.execute(_TABLES)

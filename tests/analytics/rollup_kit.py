@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from aggregator.protocol.released import ReleasedWindow
 from aggregator.releases.cause_files import cause_columns, cause_path, tables_of
+from aggregator.releases.packs import mark_new
 from aggregator.releases.release_files import (
     SUPPRESSED_SCHEMA,
     release_path,
@@ -23,6 +24,8 @@ from tests.aggregator.releases.release_kit import CATALOGUE
 
 def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
     """Write releases as files, without the store's own database."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark_new(folder)
     for window in windows:
         one, start = window.published(CATALOGUE), _utc(window.window_start_s)
         cells = estimate(one.task, CATALOGUE, one.vector, one.counts)
