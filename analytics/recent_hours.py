@@ -110,18 +110,13 @@ _COHORTS: Final = {
 }
 
 
-_WHOLES: Final = "sum(coalesce(whole, whole_bound)) OVER hour"
-
-
 def _slid(name: str) -> str:
     total = f"sum({name}) OVER hour"
-    if name == "whole":
-        known = "sum(coalesce(whole, whole_bound)) OVER hour"
-        total = f"CASE WHEN count(whole) OVER hour > 0 THEN {known} END"
     if SUM_MEANINGS[name][0] == "int64":
         total = f"CAST({total} AS BIGINT)"
     if name == "whole":  # as `windows_sql` has it: a window without one has a small one
-        total = f"CASE WHEN count(whole) OVER hour > 0 THEN {_WHOLES} END"
+        known = "sum(coalesce(whole, whole_bound)) OVER hour"
+        total = f"CASE WHEN count(whole) OVER hour > 0 THEN {known} END"
     if name in _OF_ALL:
         total = f"CASE WHEN count(left_out) OVER hour = count(until) OVER hour THEN {total} END"
     return f"{total} AS {name}"
