@@ -42,7 +42,7 @@ class Operation(NamedTuple):
 
 
 _COLLECTIVE: Final = re.compile(
-    r"broadcast|barrier|gloo|\bcollective\b|clip.*grad|grad.*norm", re.IGNORECASE
+    r"broadcast|barrier|gloo|\bcollective(?:\b|[-_])|clip.*grad|grad.*norm", re.IGNORECASE
 )
 """Operations of a job that no kernel's family knows."""
 # The norm for clipping is summed over all ranks: in a 64-GPU trace its ends agree within a

@@ -167,6 +167,8 @@ def test_rank_all_of_whose_links_are_slow_is_slow_in_communication() -> None:
         ("grads-reduce-scatter", OperationKind.COMMUNICATION, Meeting.GROUP),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", OperationKind.COMMUNICATION, Meeting.GROUP),
         ("optimizer-clip-main-grad", OperationKind.COMMUNICATION, Meeting.GROUP),
+        ("collective_of_all", OperationKind.COMMUNICATION, Meeting.GROUP),
+        ("CollectiveMma", OperationKind.OTHER, Meeting.NOBODY),
         ("optimizer", OperationKind.COMPUTE, Meeting.NOBODY),
         ("dataloader_next", OperationKind.DATA_LOADING, Meeting.NOBODY),
         ("gc", OperationKind.OTHER, Meeting.NOBODY),
