@@ -35,6 +35,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "packages": "bench.operate:packages",
     },
     "readers": {
+        "attacks": "bench.readers_attacks",
         "liar": "bench.readers_liar",
         "recent": "bench.readers_recent",
         "unmeasured": "bench.readers_unmeasured",

@@ -24,7 +24,8 @@ from analytics import connect
 from analytics.analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps
 from tests.web_kit import client
-from wire.catalogue import LEFT_OUT, UNMEASURED
+from wire.catalogue import LEFT_OUT
+from wire.task import SectionKind
 
 DAY = 2_900 * 7 * DAY_S
 N = 12_000
@@ -54,8 +55,9 @@ def released(start: int, n: int, models: dict[int, int], *, late: int = 0) -> Re
     vector[:2] = n
     for spec, place in zip(TASK.sections, TASK.slices().values(), strict=True):
         section = CATALOGUE.section(spec.name)
-        if section.counts_unmeasured:
-            vector[place.start + section.index(UNMEASURED)] += (n - N) * spec.cap_steps
+        of_hosts = spec.kind in (SectionKind.MEAN, SectionKind.INDICATORS)
+        if of_hosts and "unmeasured" in section.cells:
+            vector[place.start + section.index("unmeasured")] += (n - N) * spec.cap_steps
     others = [((model, 8),) for model, hosts in models.items() for _ in range(hosts)]
     capacity = Capacity.of([((2, 8),)] * (n - len(others)) + others)
     reasons = {"late": late} if late else {}
