@@ -81,7 +81,7 @@ def released(
     names = ("low", "high", "share", "share_low", "share_high", "below_noise", "bias_bound")
     unread = dict.fromkeys(names, 0.0)
     rows = []
-    for name in CATALOGUE.section(section).cells:
+    for name in CATALOGUE.section(section).released_cells:
         value, error = cells.get(name, (0.0, 15.0))
         rows.append({"cell": name, "value": value, "standard_error": error, **fixed, **unread})
     return pd.DataFrame(rows)
