@@ -37,6 +37,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     "readers": {
         "attacks": "bench.readers_attacks",
         "liar": "bench.readers_liar",
+        "presence": "bench.readers_presence",
         "recent": "bench.readers_recent",
         "unmeasured": "bench.readers_unmeasured",
     },
