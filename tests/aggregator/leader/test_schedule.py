@@ -124,7 +124,7 @@ def test_windows_of_a_chain_close_in_their_order(fleet: Fleet) -> None:
 
 
 def suppressed(start: int, **changes: object) -> SuppressedWindow:
-    made = SuppressedWindow("every-kind", 0, start, 60, 1, "n_min", 3, 8, start + 150.0)
+    made = SuppressedWindow("every-kind", 0, start, 60, 1, "n_min", 3, 8, start + 150.0, "demo")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
