@@ -184,6 +184,7 @@ def test_agents_of_before_refuse_a_task_of_a_new_catalogue_by_name(
 ) -> None:
     """They lose no budget by it, and serve it from their own upgrade on."""
     trees["new"]("setup", folder=str(tmp_path), hosts=HOSTS, section="host_cpu")
+    trees["new"]("sign_roster", folder=str(tmp_path), version=1, window=0)  # as they read it
     told = trees["old"]("agents", folder=str(tmp_path), hosts=OLD_HALF, window=0)
     assert told == {"sealed": 0, "refused": ["catalogue", "task_unknown"]}
     told = trees["new"]("agents", folder=str(tmp_path), hosts=EVERYBODY, window=0)
