@@ -128,6 +128,8 @@ GROUP BY ALL
 LAUNCHES: Final = "launch_share"  # the measure of hosts that see launches alone
 NOISE_REASON: Final = "whole_is_noise"
 """Why a share has no number: what it divides by is itself noise."""
+FEW_REASON: Final = "few_hosts"
+"""Or a GPU model of so few hosts that what they have is not told."""
 
 BY_LAUNCHES: Final = "_by_launches"
 """Ends the name of what a family has by launches, beside what it has by GPU time."""
@@ -261,7 +263,9 @@ WITH numbers AS ({numbers}), gone AS (
         share IS NULL AND (cell != '{MEASURED}' OR windows = 0) AS suppressed,
         coalesce(gone.windows_suppressed, 0) AS windows_suppressed,
         coalesce(
-            gone.reason, CASE WHEN suppressed THEN '{NOISE_REASON}' END
+            gone.reason,
+            CASE WHEN suppressed AND model != '' AND whole IS NULL THEN '{FEW_REASON}'
+                WHEN suppressed THEN '{NOISE_REASON}' END
         ) AS reason
     FROM (SELECT *, NULL AS reason FROM rows) AS rows LEFT JOIN gone ON gone.series = rows.series
         AND gone.cohort IS NOT DISTINCT FROM rows.cohort

@@ -125,7 +125,7 @@ def test_model_that_nobody_has_gets_no_share_from_noise(folder: Path) -> None:
     with connect(folder) as fleet:
         rows = fleet.mix(period="hour", model="A100")
     assert rows["share"].isna().all()
-    assert (rows["reason"] == "whole_is_noise").all()
+    assert (rows["reason"] == "few_hosts").all()
 
 
 def test_days_and_weeks_are_the_sums_of_their_hours(folder: Path) -> None:
