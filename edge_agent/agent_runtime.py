@@ -307,6 +307,9 @@ class AgentRuntime:
             # Asking may take as long as a time-out: seldom enough not to hold the windows up.
             self._timers.control_ms += _CONTROL_AWAY_MS
             self._log.warning("control topics away", error=str(error))
+        for note in self._control.notes():
+            self.tally.refused[note.noted.value] += 1
+            self._log.warning(note.noted.value, detail=note.detail)
 
     def _drain_sources(self) -> None:
         """Hand each drain to windows, diagnosis and the observer, and what was diagnosed."""

@@ -52,9 +52,12 @@ class Held:
 
 
 class GroupOffsets:
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, name: str) -> None:
+        self._log, self.name = log, name
         self.read_again: list[int] = []
+
+    def identity(self) -> str:
+        return self.name
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         return {part: (0, at) for part, at in enumerate(self._log.next)}
@@ -156,12 +159,17 @@ class SparkDriver:
     """One life of the driver: the real shell and store, over a checkpoint that outlives it."""
 
     def __init__(
-        self, fleet: SparkFleet, checkpoint: Checkpoint, step: str = "", most: int = 1000
+        self,
+        fleet: SparkFleet,
+        checkpoint: Checkpoint,
+        step: str = "",
+        most: int = 1000,
+        name: str = "log",
     ) -> None:
         self.fleet, self.checkpoint, self.most = fleet, checkpoint, most
         self.kill = KillAt(step)
         self.store = SumStore(fleet.folder / "sums.sqlite")
-        self.log = GroupOffsets(fleet.group)
+        self.log = GroupOffsets(fleet.group, name)
         self.passes: list[PassInput] = []
         self.memory = TaskMemory()
         self.shell = SparkRuntime(

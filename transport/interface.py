@@ -9,6 +9,9 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
   producer leaves what it flushed to one partition whole or absent (of up to `BATCH_BYTES`).
 - Delivery is at least once: what a group has not committed is delivered again.
 - A topic keeps the number of partitions it was made with, whatever others ask for later.
+- What a group committed counts for the log of which it was: one that was made anew, or that has
+  become shorter, is read from its beginning, also by members that run, which note it once.
+- A record that cannot be read is passed over, and noted once.
 - The members of a group divide the partitions of their topics among themselves; when one leaves or
   dies, the others take over from the group's committed offsets.
 """
@@ -19,6 +22,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol, Self
 
 from transport.process.supervision import Closing
@@ -61,6 +65,41 @@ class Record:
     appended_s: float
 
 
+class Noted(Enum):
+    """What a reader notices of a log; the value is the name under which it is counted."""
+
+    ANEW = "log_anew"
+    SHORTER = "log_shorter"
+    UNREADABLE = "log_unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class LogNote:
+    """What was noticed, of which topic; `detail` is for people."""
+
+    noted: Noted
+    topic: str
+    detail: str
+
+
+def made_anew(topic: str, before: str, now: str) -> LogNote:
+    """Note another log of the same name; `before` and `now` are identities."""
+    ids = f"id {before or 'not known'}, now {now or 'not known'}"
+    return LogNote(Noted.ANEW, topic, f"{topic} was made anew ({ids}): read from its start")
+
+
+def became_shorter(place: TopicPartition, read_to: int, end: int) -> LogNote:
+    topic, partition = place
+    detail = f"{topic}/{partition} ends at {end}, and was read to {read_to}: read again"
+    return LogNote(Noted.SHORTER, topic, detail)
+
+
+def passed_over(place: TopicPartition, offset: int, why: str) -> LogNote:
+    topic, partition = place
+    detail = f"{topic}/{partition}, offset {offset}: passed over: {why}"
+    return LogNote(Noted.UNREADABLE, topic, detail)
+
+
 class Producer(Protocol):
     """Sends records; not shared between threads."""
 
@@ -93,6 +132,12 @@ class Consumer(Protocol):
     def lag(self) -> int | None:
         """Records of held partitions that `poll` has not given; None: it holds none yet."""
 
+    def notes(self) -> list[LogNote]:
+        """What was noticed since the last call, each once.
+
+        The poll that notices another log gives none of its records: those come with the next.
+        """
+
     def close(self) -> None:
         """Leave the group at once, in bounded time: else the membership runs out by itself."""
 
@@ -109,6 +154,12 @@ class Transport(Protocol):
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has. Raises UnknownTopic, TransportUnavailable."""
+
+    def identity(self, topic: str) -> str:
+        """Which log of that name it is: one made anew is another; empty where nobody knows.
+
+        Raises      TransportUnavailable
+        """
 
     def producer(self) -> Producer: ...
 
@@ -214,6 +265,9 @@ class ForwardingTransport(Closing):
 
     def partitions(self, topic: str) -> int:
         return self.inner.partitions(topic)
+
+    def identity(self, topic: str) -> str:
+        return self.inner.identity(topic)
 
     def producer(self) -> Producer:
         return self.inner.producer()

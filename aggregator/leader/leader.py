@@ -118,6 +118,9 @@ class Leader:
                 return self._on_tick(event)
             case events.EpochsArrived():
                 return self._on_epochs(event)
+            case events.LogChanged():
+                self._forget_offsets(event.topic)
+                return []
             case interfaces.TaskSeen():
                 known = self.directory.add_task(
                     event.signed_bytes, event.now_s, at_start=event.at_start
@@ -313,6 +316,13 @@ class Leader:
         if known is None or key in self.chains.settled:
             return True
         return known.over_s(key.window) <= now_s
+
+    def _forget_offsets(self, topic: str) -> None:
+        """What windows have of a log that is gone they keep; a crash would lose it."""
+        windows = (window.first_seen for window in self._unsettled_windows())
+        for known in (self._next_offset, self._committed, *windows):
+            for place in [place for place in known if place[0] == topic]:
+                del known[place]
 
     def _offsets(self) -> list[LeaderEffect]:
         """Commit as far as no unsettled window needs the log again."""

@@ -34,6 +34,13 @@ class ReportsArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class LogChanged:
+    """A topic begins anew with the next records: offsets that were read of it name nothing now."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed.
 
@@ -53,7 +60,9 @@ class HelperAnswer:
     now_s: float
 
 
-LeaderEvent = TaskSeen | RosterSeen | EpochsArrived | ReportsArrived | Tick | HelperAnswer
+LeaderEvent = (
+    TaskSeen | RosterSeen | EpochsArrived | ReportsArrived | LogChanged | Tick | HelperAnswer
+)
 
 
 # Effects of the Leader

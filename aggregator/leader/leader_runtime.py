@@ -24,7 +24,15 @@ from aggregator.protocol.interfaces import RosterSeen, TaskSeen
 from aggregator.protocol.released import ReleaseStore
 from aggregator.state.state_file import PRUNE_EVERY_S, StorageUnavailable
 from aggregator.statistics.range_checks import SumRules
-from transport.interface import Consumer, Record, TopicPartition, Transport, TransportUnavailable
+from transport.interface import (
+    Consumer,
+    LogNote,
+    Noted,
+    Record,
+    TopicPartition,
+    Transport,
+    TransportUnavailable,
+)
 from transport.process.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
@@ -242,6 +250,7 @@ class LeaderRuntime:
                 self._poll_s = POLL_S if REPORTS in topics else POLL_OTHERS_S
             wait_s = POLL_CALLED_S if self._calls.under_way else self._poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
+            self._note(self._consumer.notes())
             self._lag = LogWatch.unread(self._consumer, self._partitions)
             if self._offsets:
                 self._consumer.commit(self._offsets)
@@ -264,6 +273,14 @@ class LeaderRuntime:
             self._inbox.append(events.EpochsArrived(epochs, now_s))
         if reports:
             self._inbox.append(events.ReportsArrived(reports, now_s))
+
+    def _note(self, notes: Sequence[LogNote]) -> None:
+        for note in notes:
+            self._leader.rejected[note.noted.value] += 1
+            self._log.warning(note.noted.value, detail=note.detail)
+            if note.noted is not Noted.UNREADABLE:
+                self._offsets = {at: to for at, to in self._offsets.items() if at[0] != note.topic}
+                self._inbox.append(events.LogChanged(note.topic))
 
     def _publish(self) -> None:
         self._publisher.put_letters(self._leader.intake.letters)
@@ -352,6 +369,8 @@ class LeaderRuntime:
         if self._is_due("announce", ANNOUNCE_EVERY_S):
             self._keys.rotate(self._clock(), self._directory.longest_retention_s())
             self._publisher.put_keys(self._keys.announcements(self._clock()))
+            with suppress(TransportUnavailable):  # the next read says so
+                self._note(self._publisher.put_again())
         if self._helper is not None and self._is_due("helper", ASK_HELPER_EVERY_S):
             self._calls.ask_status()
         if self._is_due("prune", PRUNE_EVERY_S):

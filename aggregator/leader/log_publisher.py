@@ -10,7 +10,7 @@ from typing import Final
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint
 from privacy.signing import verify
-from transport.interface import Producer, Transport, create_topics
+from transport.interface import LogNote, Producer, Transport, create_topics, made_anew
 from wire import labels, topics
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
@@ -35,7 +35,8 @@ class LogPublisher:
         self._letters = letters
         self._transport, self._parties = transport, parties
         self._producer: Producer | None = None
-        self._known: set[bytes] = set()
+        self._known: dict[bytes, tuple[str, bytes, bytes]] = {}
+        self._logs: dict[str, str] = {}
         self._waiting: deque[tuple[str, bytes, bytes]] = deque()
 
     def open(self) -> None:
@@ -52,8 +53,20 @@ class LogPublisher:
 
     def _put(self, topic: str, key: bytes, kind: Kind, core: bytes) -> None:
         if core not in self._known:
-            self._known.add(core)
-            self._waiting.append((topic, key, wrap(kind, core)))
+            self._known[core] = (topic, key, wrap(kind, core))
+            self._waiting.append(self._known[core])
+
+    def put_again(self) -> list[LogNote]:
+        """Put what topics held that were made anew. Raises TransportUnavailable."""
+        notes = []
+        for topic in sorted({topic for topic, _key, _value in self._known.values()}):
+            now = self._transport.identity(topic)
+            before = self._logs.setdefault(topic, now)
+            if now and now != before:
+                self._logs[topic] = now
+                self._waiting.extend(one for one in self._known.values() if one[0] == topic)
+                notes.append(made_anew(topic, before, now))
+        return notes
 
     def put_keys(self, announcements: Iterable[bytes]) -> None:
         """Publish sealing keys that their party signed; what else the Helper says is left out."""

@@ -83,7 +83,7 @@ def run_driver(
     leader.listen(runtime.stop)
     folder = job.folder / "checkpoint"
     drop_strange_checkpoint(folder, store)
-    starts = runtime.begin()
+    starts = runtime.begin(folder)
     name = os.urandom(_NAME_BYTES)
     query = start_query(
         session, job.log, job.settings, starts, folder, job.parties, name, runtime.take

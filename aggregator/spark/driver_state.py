@@ -287,7 +287,7 @@ class DriverState:
         """How far the group's commit may go: no window that has not ended needs the log again."""
         offsets = dict(self._store.positions)
         for (_key, partition), sums in self._store.sums.items():
-            first = min(part.first for part in sums)
+            first = max(0, min(part.first for part in sums))  # below 0: of a log that is gone
             offsets[partition] = min(offsets.get(partition, first), first)
         return offsets
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from aggregator.protocol.epochs import KnownEpoch
 from aggregator.protocol.interfaces import BatchKey, RosterSeen, TaskSeen
+from transport.interface import Noted
 from transport.settings.config import ConfigError, build, limited
 from wire.batch import ENTRY
 from wire.fields import MAX_TIME
@@ -69,6 +70,9 @@ def _up_to(most: int) -> Callable[[Any], Any]:
         raise ValueError(f"expected a number from 0 to {most}, got another")
 
     return read
+
+
+_COUNTED: Final = {*Reason, *(noted.value for noted in Noted)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ def decode_update(raw: bytes) -> ReaderUpdate:
     except (ValueError, OverflowError, RecursionError):  # whole numbers beyond a float's, too
         raise ConfigError("expected an update of Spark's driver, got other bytes") from None
     for counts in (update.rejected, *(refusals.reasons for refusals in update.refusals)):
-        if unknown := next((name for name in counts if name not in set(Reason)), None):
+        if unknown := next((name for name in counts if name not in _COUNTED), None):
             raise ConfigError(f"reason: expected one of a refused report, got {unknown[:40]!r}")
     return update
 

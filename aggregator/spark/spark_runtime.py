@@ -19,7 +19,8 @@ import structlog
 
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
-from transport.interface import Record, TransportUnavailable
+from transport.interface import Noted, Record, TransportUnavailable, became_shorter, made_anew
+from wire.topics import REPORTS
 
 from .driver_state import Bounds, DriverState, PassInput
 from .messages import Command, ReaderUpdate
@@ -29,6 +30,8 @@ from .sum_store import Source, SumStore
 SAY_S: Final = 0.05
 BUSY_S: Final = 0.01
 RETRY_S: Final = 0.5
+TURNS_A_LOOK: Final = 100
+"""Of so many turns one asks which log it is: one in five seconds."""
 _LOG_VERSION: Final = b"v1\n"
 
 
@@ -51,6 +54,9 @@ class LogOffsets(Protocol):
 
     Every method raises TransportUnavailable.
     """
+
+    def identity(self) -> str:
+        """Which log of that name it is; empty where nobody knows."""
 
     def bounds(self) -> dict[int, Bounds]: ...
 
@@ -90,6 +96,7 @@ class SparkRuntime:
         self._pause = pause or self._stopped.wait
         self._committed: dict[int, int] = {}
         self._away = False
+        self._turns = 0
         self._out = structlog.get_logger("leader-spark")
 
     def stop(self) -> None:
@@ -99,14 +106,24 @@ class SparkRuntime:
     def stopped(self) -> bool:
         return self._stopped.is_set()
 
-    def begin(self) -> dict[int, int]:
+    def begin(self, checkpoint: Path | None = None) -> dict[int, int]:
         """Find where reading begins, which the store keeps from then on.
 
-        Raises      StorageUnavailable
+        checkpoint  folder of Spark's, which goes where the log is another: it knows offsets alone
+        Raises      StorageUnavailable, OSError
         """
         while not self.stopped:
             try:
-                self._store.begin_at(self._log.starts())
+                log, bounds, starts = self._log.identity(), self._log.bounds(), self._log.starts()
+                if other := self._differs(self._store.positions, bounds, log):
+                    self._out.warning(Noted.ANEW.value, detail=other)
+                    self._state.rejected[Noted.ANEW.value] += 1
+                    if checkpoint is not None and checkpoint.exists():
+                        shutil.rmtree(checkpoint)
+                    starts = {part: oldest for part, (oldest, _next) in bounds.items()}
+                    self._store.begin_anew(starts, log)
+                else:
+                    self._store.begin_at(starts, log)
             except TransportUnavailable as error:
                 self._log_away(error)
                 self._pause(RETRY_S)
@@ -114,17 +131,32 @@ class SparkRuntime:
                 break
         return dict(self._store.positions)
 
+    def _differs(self, positions: Mapping[int, int], bounds: Mapping[int, Bounds], log: str) -> str:
+        """Say in what the log is not the one that was read as far as `positions`."""
+        if log and self._store.log not in {"", log}:
+            return made_anew(REPORTS, self._store.log, log).detail
+        for part, at in positions.items():
+            end = bounds[part][1] if part in bounds else 0
+            if at > end:
+                return became_shorter((REPORTS, part), at, end).detail
+        return ""
+
     # The Leader
 
     def turn(self, ends: Mapping[int, int] | None = None) -> None:
         """Say what is new, do what is said, commit.
 
         ends        of the newest batch that Spark has done, as `DriverState.update` takes them
-        Raises      StreamEnded, StorageUnavailable
+        Raises      StreamEnded, also where the log is another; StorageUnavailable
         """
         bounds: dict[int, Bounds] | None = None
+        read = dict(self._store.positions)
         try:
             bounds = self._log.bounds()
+            log = "" if self._turns % TURNS_A_LOOK else self._log.identity()
+            self._turns += 1
+            if other := self._differs(read, bounds, log):
+                raise StreamEnded(other)
             self._give_again()
             self._away = False
         except TransportUnavailable as error:

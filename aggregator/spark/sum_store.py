@@ -33,6 +33,7 @@ Source = tuple[str, int]
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS batches (query TEXT PRIMARY KEY, newest INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS positions (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS log (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sums (
     task BLOB NOT NULL, cohort INTEGER NOT NULL, window INTEGER NOT NULL, part INTEGER NOT NULL,
     first INTEGER NOT NULL, until_s INTEGER NOT NULL, received_s REAL NOT NULL,
@@ -44,6 +45,11 @@ CREATE TABLE IF NOT EXISTS parked (
     received_s REAL NOT NULL, task BLOB NOT NULL, cohort INTEGER NOT NULL,
     window INTEGER NOT NULL, name BLOB NOT NULL, PRIMARY KEY (part, at));
 """
+
+_GONE: Final = -1
+"""Where a report lay in a log that is no more: it is in its sum for good."""
+_PARK_APART: Final = "UPDATE parked SET at = (SELECT min(0, min(at)) FROM parked) - 1 - at"
+"""Away from the offsets of the log that follows, and of those before."""
 
 _DELETE_REFUSED: Final = (
     "DELETE FROM sums WHERE task = ? AND cohort = ? AND window = ? AND part = ? AND entries = x''"
@@ -58,9 +64,13 @@ class SumStore:
         other = f"{path}: expected no other Spark engine, one holds it"
         self._lock = hold(path.with_suffix(".lock"), other)
         self._db = open_state(path, _TABLES)
+        self._load()
+
+    def _load(self) -> None:
         self.sums: dict[Place, list[PartialSum]] = {}
         self.parked: list[Parked] = []
         self.positions: dict[int, int] = dict(self._db.execute("SELECT part, next FROM positions"))
+        self.log = str((self._db.execute("SELECT id FROM log").fetchone() or ("",))[0])
         self._batches: dict[str, int] = dict(self._db.execute("SELECT query, newest FROM batches"))
         for row in self._db.execute("SELECT * FROM sums ORDER BY rowid"):
             self._remember(_sum_of(row))
@@ -74,13 +84,28 @@ class SumStore:
     def newest(self, query: str) -> int:
         return self._batches.get(query, -1)
 
-    def begin_at(self, positions: Mapping[int, int]) -> None:
-        """Note where reading begins; partitions that have been read go on where they are."""
+    def begin_at(self, positions: Mapping[int, int], log: str = "") -> None:
+        """Note where reading begins, and of which log; what has been read goes on where it is."""
         with transaction(self._db) as db:
+            if log:
+                db.execute("REPLACE INTO log VALUES (1, ?)", (log,))
             for part, at in positions.items():
                 if part not in self.positions:
                     db.execute("INSERT INTO positions VALUES (?, ?)", (part, at))
         self.positions = dict(positions) | self.positions
+        self.log = log or self.log
+
+    def begin_anew(self, positions: Mapping[int, int], log: str) -> None:
+        """Begin with another log. Sums stay whole: no report can be taken out of them again."""
+        with transaction(self._db) as db:
+            db.execute("DELETE FROM positions")
+            db.executemany("INSERT INTO positions VALUES (?, ?)", positions.items())
+            db.execute("REPLACE INTO log VALUES (1, ?)", (log,))
+            for row, offsets in db.execute("SELECT rowid, offsets FROM sums").fetchall():
+                gone = np.full(len(offsets) // 8, _GONE, dtype="<i8").tobytes()
+                db.execute("UPDATE sums SET first = 0, offsets = ? WHERE rowid = ?", (gone, row))
+            db.execute(_PARK_APART)
+        self._load()
 
     def put(
         self,
@@ -252,7 +277,7 @@ class WantedSums:
         for place, wanted in self._wanted.items():
             parts = self._parts(place, wanted.hosts)
             offsets = sorted(at for _part, others in parts for at in others.values())
-            if offsets and place not in self._read_again:
+            if offsets and offsets[0] >= 0 and place not in self._read_again:
                 found[place] = offsets
         return found
 

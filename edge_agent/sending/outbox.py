@@ -189,6 +189,9 @@ class ControlFeed:
             if not records:
                 break
 
+    def notes(self) -> list[interface.LogNote]:
+        return [] if self._consumer is None else self._consumer.notes()
+
     def restart(self) -> None:
         """Read from the oldest record on again, at the next call."""
         consumer, self._consumer = self._consumer, None

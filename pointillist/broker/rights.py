@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from transport.kafka.kafka_aggregator_consumer import LastError, client_config, mapped
+from transport.kafka.kafka_aggregator_client import LastError, client_config, mapped
 from transport.kafka.kafka_frame import KafkaSettings
 from wire.topics import (
     DEAD_LETTERS,

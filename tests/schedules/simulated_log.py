@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 from tests.schedules.machine import Process
-from transport.interface import Record, TopicPartition, TransportUnavailable, partition_of
+from transport.interface import (
+    LogNote,
+    Record,
+    TopicPartition,
+    TransportUnavailable,
+    partition_of,
+)
 from wire.topics import EPOCHS, KEYS, REPORTS, ROSTERS, TASKS
 
 PARTITIONS: Final = {REPORTS: 4, EPOCHS: 2, TASKS: 1, ROSTERS: 1, KEYS: 1}
@@ -74,6 +80,9 @@ class LogClient:
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Every topic is there."""
+
+    def identity(self, topic: str) -> str:
+        return "simulated"
 
     def partitions(self, topic: str) -> int:
         return PARTITIONS[topic]
@@ -154,6 +163,9 @@ class SimulatedConsumer:
 
     def positions(self) -> dict[TopicPartition, int]:
         return dict(self._at)
+
+    def notes(self) -> list[LogNote]:
+        return []
 
     def lag(self) -> int | None:
         records = self._client.log.records

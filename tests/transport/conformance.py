@@ -17,6 +17,7 @@ import pytest
 
 from transport.interface import (
     Consumer,
+    Noted,
     OpenLog,
     Record,
     RecordTooLarge,
@@ -48,6 +49,10 @@ class TransportFactory(Protocol):
         """A fresh access to the same log, whose group members time out within two seconds."""
         ...
 
+    def make_anew(self) -> None:
+        """Take the log away with all that it holds, as its operator would, and make TOPIC again."""
+        ...
+
 
 def read_until(consumer: Consumer, count: int) -> list[Record]:
     """Poll until `count` records came."""
@@ -59,14 +64,18 @@ def read_until(consumer: Consumer, count: int) -> list[Record]:
     raise AssertionError(f"expected {count} records, got {len(records)}")
 
 
-def poll_until(consumers: list[Consumer], holds: Callable[[], bool]) -> list[Record]:
-    """Keep the members polling until `holds`."""
+def poll_until(
+    consumers: list[Consumer], holds: Callable[[], bool], values: set[bytes] | None = None
+) -> list[Record]:
+    """Keep the members polling until `holds`; their values come into `values`."""
     records: list[Record] = []
     for _ in range(PATIENCE_POLLS):
         if holds():
             return records
         for consumer in consumers:
             records += consumer.poll(1000, 0.1)
+        if values is not None:
+            values.update(record.value for record in records)
     raise AssertionError("the members did not come to an agreement")
 
 
@@ -213,6 +222,30 @@ class TransportConformance:
         resumed = read_until(members("g"), 60 - len(done))
         assert Counter(r.value for r in done + resumed).total() == 60
         assert {r.value for r in resumed}.isdisjoint(r.value for r in done)
+
+    @pytest.mark.parametrize("appended", [10, 90])
+    def test_log_made_anew_is_read_whole_by_a_member_that_runs_and_by_one_that_comes_later(
+        self, transport: Transport, factory: TransportFactory, members: Join, appended: int
+    ) -> None:
+        """Also where the new one has passed the place where the old one was left."""
+        append(transport, 60)
+        running = members("g")
+        running.commit(next_offsets(read_until(running, 60)))
+        assert running.notes() == []
+        factory.make_anew()
+        with factory.open() as other:
+            append(other, appended, first=1000)
+            values = {f"value-{1000 + i}".encode() for i in range(appended)}
+            found = set[bytes]()
+            poll_until([running], lambda: values <= found, found)
+            noted = running.notes()
+            assert [(note.noted, note.topic) for note in noted] == [(Noted.ANEW, TOPIC)]
+            running.commit({(TOPIC, partition): 60 for partition in range(PARTITIONS)})
+            running.close()
+            late = other.consumer("g", [TOPIC])
+            found.clear()  # what was committed was of the old log, and counts for none of these
+            poll_until([late], lambda: values <= found, found)
+            late.close()
 
     def test_uncommitted_records_are_delivered_again(
         self, transport: Transport, members: Join

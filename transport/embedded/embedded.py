@@ -5,15 +5,25 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from transport import interface
 from transport.files.sqlite_file import transaction
 from transport.process.supervision import Closing, boot_s
 
-from .embedded_group import Membership, Slot, connect, failures, prepare_folder
+from .embedded_group import (
+    Membership,
+    Place,
+    Slot,
+    connect,
+    failures,
+    identity_of,
+    place_of,
+    prepare_folder,
+)
 
 MAX_POLL_BYTES = 64 << 20  # a poll returns no more than this, however many records were asked for
 
@@ -27,18 +37,21 @@ _LOOK_EVERY_S = 0.5  # how soon the partitions of a killed member are taken over
 class EmbeddedConsumer:
     """Reads its share of the group's partitions; see `transport.interface.Consumer`."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        path: Path,
-        topics: Mapping[str, int],
-        membership: Membership,
-    ) -> None:
-        self._connection = connection
-        self._path = path
-        self._names = {topic_id: name for name, topic_id in topics.items()}
-        self._ids = dict(topics)
-        self._membership = membership
+    def __init__(self, log: EmbeddedLog, group: str, topics: Sequence[str]) -> None:
+        self._log, self._path = log, log.path
+        self._group, self._topics = group, topics
+        self._notes: list[interface.LogNote] = []
+        self._closed = False
+        with failures(self._path):
+            self._place, self._connection = log.open_file()
+            self._identity = identity_of(self._connection)
+            self._begin()
+
+    def _begin(self) -> None:
+        log = self._log
+        self._ids = {name: log.topic(name)[0] for name in self._topics}
+        self._names = {topic_id: name for name, topic_id in self._ids.items()}
+        self._membership = Membership(self._group, self._ids.values(), log.lease_s)
         self._positions: dict[Slot, int] = {}
         self._generation = -1
         self._renew_s = 0.0
@@ -46,19 +59,36 @@ class EmbeddedConsumer:
         self._turn = 0
         self._read_version = -1
         self._more = False
-        self._closed = False
-        with failures(path):
-            self._refresh()
+        self._refresh()
+
+    def _follow(self) -> bool:
+        """Go over to the file that lies there now, where it is another; whether it is."""
+        if place_of(self._path) == self._place:
+            return False
+        old, before = self._connection, self._identity
+        self._place, self._connection = self._log.open_file()
+        old.close()
+        self._identity = identity_of(self._connection)
+        if self._identity != before:
+            self._notes += [
+                interface.made_anew(topic, before, self._identity) for topic in self._topics
+            ]
+        self._begin()
+        return True
 
     def poll(self, max_records: int, timeout_s: float) -> list[interface.Record]:
         deadline = time.monotonic() + timeout_s
         nap_s = _FIRST_NAP_S
         with failures(self._path):
+            if self._follow():
+                return []
             while True:
                 version = self._data_version()
                 # Where nobody has written since a look that found nothing, there is nothing.
                 known = version == self._read_version
                 moved = self._refresh(known)
+                if not known and self._became_shorter():
+                    return []
                 records = [] if known and not moved else self._read(max_records)
                 self._read_version = -1 if self._more else version
                 if records or time.monotonic() >= deadline:
@@ -74,6 +104,8 @@ class EmbeddedConsumer:
         rows = [
             (group, self._ids[topic], partition, next_offset, member)
             for (topic, partition), next_offset in offsets.items()
+            # Else it was of a log before this one.
+            if next_offset <= self._positions.get((self._ids[topic], partition), -1)
         ]
         with failures(self._path), transaction(self._connection):
             # Written only where the partition is still ours, in the same transaction: a member that
@@ -105,6 +137,10 @@ class EmbeddedConsumer:
         ).fetchone()
         return 0 if row[0] is None else max(row[0] + 1 - at, 0)  # what was read may be gone
 
+    def notes(self) -> list[interface.LogNote]:
+        taken, self._notes = self._notes, []
+        return taken
+
     def close(self) -> None:
         if self._closed:
             return
@@ -119,6 +155,19 @@ class EmbeddedConsumer:
                 self._membership.leave(self._connection)
         finally:
             self._connection.close()
+
+    def _became_shorter(self) -> bool:
+        """Whether the log ends before what was read of it: then that is read again."""
+        rows = self._connection.execute("SELECT topic_id, partition, next_offset FROM ends")
+        ends = {(topic_id, partition): end for topic_id, partition, end in rows}
+        found = [slot for slot, at in self._positions.items() if at > ends.get(slot, 0)]
+        for slot in found:
+            place, at = (self._names[slot[0]], slot[1]), self._positions[slot]
+            self._notes.append(interface.became_shorter(place, at, ends.get(slot, 0)))
+            self._positions[slot] = 0
+        if found:
+            self._read_version = -1
+        return bool(found)
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
@@ -228,14 +277,16 @@ class EmbeddedLog(Closing):
         max_value_bytes: int = interface.MAX_VALUE_BYTES,
         busy_timeout_s: float = 10.0,
     ) -> None:
-        self._lease_s = lease_s
+        self.lease_s = lease_s
+        self._group = group
         self._retention_s = retention_s
         self._keep = frozenset(keep)
         self.max_value_bytes = max_value_bytes
         self._busy_timeout_s = busy_timeout_s
-        self._topics: dict[str, tuple[int, int]] = {}  # a topic never changes or goes away
+        self._topics: dict[str, tuple[int, int]] = {}  # of this file they never change or go away
         with failures(folder):
             self.path = prepare_folder(folder, group)
+            self._place = place_of(self.path)
         self._connection = self._connect()
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -252,14 +303,19 @@ class EmbeddedLog(Closing):
         with failures(self.path):
             return self.topic(topic)[1]
 
+    def identity(self, topic: str) -> str:  # noqa: ARG002  (its topics were made with the file)
+        _place, connection = self.open_file()
+        with closing(connection), failures(self.path):
+            return identity_of(connection)
+
     def producer(self) -> EmbeddedProducer:
-        return EmbeddedProducer(self, self._connect())
+        return EmbeddedProducer(self)
 
     def consumer(self, group: str, topics: Sequence[str]) -> EmbeddedConsumer:
         with failures(self.path):
-            ids = {name: self.topic(name)[0] for name in topics}
-        membership = Membership(group, ids.values(), self._lease_s)
-        return EmbeddedConsumer(self._connect(), self.path, ids, membership)
+            for name in topics:
+                self.topic(name)
+        return EmbeddedConsumer(self, group, topics)
 
     def newest_s(self, topics: Sequence[str]) -> float | None:
         newest: list[float] = []
@@ -306,6 +362,24 @@ class EmbeddedLog(Closing):
         with failures(self.path):
             return connect(self.path, self._busy_timeout_s, self.max_value_bytes)
 
+    def open_file(self) -> tuple[Place | None, sqlite3.Connection]:
+        """Connect to the file that lies there now, and say which it is.
+
+        One that was made anew, or that this makes because there is none, gets the topics of the one
+        before: those who write to it may not wait for who made them.
+        """
+        with failures(self.path):
+            place = place_of(self.path)
+            if place != self._place or place is None:
+                prepare_folder(self.path.parent, self._group)
+                self._place = place = place_of(self.path)
+                self._connection.close()
+                self._connection = self._connect()
+                before, self._topics = self._topics, {}
+                for name, (_, partitions) in before.items():
+                    self.create_topic(name, partitions)
+        return place, self._connect()
+
     def topic(self, name: str) -> tuple[int, int]:
         """Number and partitions of a topic."""
         if name not in self._topics:
@@ -333,16 +407,33 @@ class EmbeddedProducer(interface.BatchingProducer):
 
     batch_bytes = 4 << 20
 
-    def __init__(self, log: EmbeddedLog, connection: sqlite3.Connection) -> None:
+    def __init__(self, log: EmbeddedLog) -> None:
         super().__init__(log.partitions, lambda _topic: log.max_value_bytes)
-        self._log, self._connection = log, connection
+        self._log = log
+        self._place, self._connection = log.open_file()
         self._purged_s = 0.0
 
     def flush(self) -> None:
         if self._pending:
+            self._follow()
             super().flush()
             with failures(self._log.path):
                 self._purged_s = self._log.purge_if_due(self._purged_s)
+
+    def _follow(self) -> None:
+        """Write to the file that lies there now: what another takes is in no log."""
+        with failures(self._log.path):
+            if place_of(self._log.path) != self._place:
+                old = self._connection
+                self._place, self._connection = self._log.open_file()
+                old.close()
+                self._pending = [
+                    replace(
+                        one,
+                        partition=interface.partition_of(one.key, self._log.partitions(one.topic)),
+                    )
+                    for one in self._pending
+                ]
 
     def _deliver(self, records: Sequence[interface.Outgoing]) -> tuple[list[int], Exception | None]:
         by_slot: dict[Slot, list[interface.Outgoing]] = defaultdict(list)

@@ -225,6 +225,10 @@ CREATE TABLE IF NOT EXISTS assignments (
     member TEXT NOT NULL, PRIMARY KEY (group_name, topic_id, partition)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS generations (
     group_name TEXT PRIMARY KEY, generation INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL DEFAULT (lower(hex(randomblob(16)))))
+    STRICT;
+INSERT OR IGNORE INTO identity (one) VALUES (1);
 """
 
 
@@ -313,4 +317,25 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
 
 def _has_schema(connection: sqlite3.Connection) -> bool:
     refuse_other_schema(FILE_NAME, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
-    return schema_of(connection) == SCHEMA_VERSION
+    # Files of earlier programs have no identity yet; those programs take one for nothing.
+    return schema_of(connection) == SCHEMA_VERSION and bool(
+        connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'identity'").fetchone()
+    )
+
+
+def identity_of(connection: sqlite3.Connection) -> str:
+    """Which log it is: each file is given its own when it is made."""
+    row = connection.execute("SELECT id FROM identity").fetchone()
+    return "" if row is None else str(row[0])
+
+
+Place = tuple[int, int]
+
+
+def place_of(path: Path) -> Place | None:
+    """Which file lies there now; None where none does."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -21,10 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from transport.interface import Outgoing, Record
 
+from . import kafka_aggregator_client as rdkafka
 from . import kafka_aggregator_consumer as member
 from . import kafka_frame as frame
-
-MOVED: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class AggregatorKafka(frame.KafkaFrame[AdminClient]):
@@ -32,7 +31,7 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
 
     def __init__(self, settings: frame.KafkaSettings) -> None:
         super().__init__(settings)
-        self._last = member.LastError()
+        self._last = rdkafka.LastError()
         self._admin_client: AdminClient | None = None
 
     def producer(self) -> AggregatorProducer:
@@ -41,16 +40,16 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
     def close(self) -> None:
         if self._admin_client is not None:
             held, self._admin_client = [self._admin_client], None
-            member.end(held, self.settings.timeout_s)
+            rdkafka.end(held, self.settings.timeout_s)
 
     def _consumer(self, group: str, topics: Sequence[str]) -> member.AggregatorConsumer:
-        return member.AggregatorConsumer(self.settings, group, topics)
+        return member.AggregatorConsumer(self.settings, group, topics, self.identity)
 
     @contextmanager
     def _admin(self) -> Iterator[AdminClient]:
-        with member.failures(self.settings, self._last):
+        with rdkafka.failures(self.settings, self._last):
             if self._admin_client is None:
-                self._admin_client = AdminClient(member.client_config(self.settings, self._last))
+                self._admin_client = AdminClient(rdkafka.client_config(self.settings, self._last))
             yield self._admin_client
 
     def _answer(self, admin: AdminClient, asked: dict[str, Future[Any]], name: str) -> Any:
@@ -64,14 +63,15 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
         return asked.pop(name).result()
 
-    def _look_up(self, admin: AdminClient, topic: str) -> int | None:
+    def _look_up(self, admin: AdminClient, topic: str) -> frame.FoundTopic | None:
         name = self.settings.named(topic)
         wanted = TopicCollection([name])
         asked = admin.describe_topics(wanted, request_timeout=self.settings.timeout_s)
         try:
-            return len(self._answer(admin, asked, name).partitions)
+            found = self._answer(admin, asked, name)
+            return frame.FoundTopic(len(found.partitions), str(found.topic_id))
         except KafkaException as failure:
-            if failure.args[0].code() in member.UNKNOWN:
+            if failure.args[0].code() in rdkafka.UNKNOWN:
                 return None
             raise
 
@@ -88,7 +88,7 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
                 return [int(self._answer(admin, named, name).timestamp) for name in list(named)]
             except KafkaException as failure:
                 # Of partitions that were made, or moved, this moment: the client asks who has them.
-                moved = failure.args[0].code() in MOVED
+                moved = failure.args[0].code() in rdkafka.MOVED
                 if not moved or time.monotonic() > deadline:
                     raise
             time.sleep(frame.STEP_S)
@@ -106,7 +106,7 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
             self._answer(admin, asked, name)
         except KafkaException as failure:
             code = failure.args[0].code()
-            if code in member.REFUSALS:
+            if code in rdkafka.REFUSALS:
                 raise frame.may_not_create(name) from failure
             if code != KafkaError.TOPIC_ALREADY_EXISTS:  # by another process, this moment
                 raise
@@ -123,7 +123,7 @@ class AggregatorProducer(frame.BufferedProducer):
 
     def __init__(self, kafka: AggregatorKafka) -> None:
         super().__init__(kafka)
-        self._last = member.LastError()
+        self._last = rdkafka.LastError()
         self._client: Producer | None = None
 
     def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
@@ -156,16 +156,16 @@ class AggregatorProducer(frame.BufferedProducer):
         if not left:
             return [], None
         late = KafkaError(KafkaError._TIMED_OUT, f"{len(left)} records not acknowledged in time")
-        told = [refusal for refusal in failed if refusal.code() not in member.PURGED]
+        told = [refusal for refusal in failed if refusal.code() not in rdkafka.PURGED]
         first = (told or [late])[0]
         places = sorted(left)
         self._drop()
-        return places, member.mapped(self._settings, self._last.why(first))
+        return places, rdkafka.mapped(self._settings, self._last.why(first))
 
     def _connected(self) -> Producer:
         if self._client is None:
-            self._last = member.LastError()
-            config = member.client_config(self._settings, self._last) | {
+            self._last = rdkafka.LastError()
+            config = rdkafka.client_config(self._settings, self._last) | {
                 "enable.idempotence": True,
                 "compression.type": "none",
                 # A batch leaves when it is flushed: its records belong together.
@@ -183,7 +183,7 @@ class AggregatorProducer(frame.BufferedProducer):
             held, self._client = [self._client], None
             held[0].purge()
             held[0].flush(0)
-            member.end(held, self._settings.timeout_s)
+            rdkafka.end(held, self._settings.timeout_s)
 
 
 _READ_AT_ONCE: Final = 500
@@ -196,8 +196,9 @@ class KafkaOffsets:
     def __init__(self, settings: frame.KafkaSettings, group: str, topic: str) -> None:
         """Connect with the first question, for a group that may have no members then."""
         self._settings, self._topic = settings, topic
+        self._kafka, self._log = AggregatorKafka(settings), ""
         self._partitions = 0
-        self._last = member.LastError()
+        self._last = rdkafka.LastError()
         self._config = {
             "group.id": settings.named(group),
             "enable.auto.commit": False,
@@ -210,15 +211,22 @@ class KafkaOffsets:
 
     def _open(self) -> Consumer:
         if self._client is None:
-            self._client = Consumer(member.client_config(self._settings, self._last) | self._config)
+            self._client = Consumer(
+                rdkafka.client_config(self._settings, self._last) | self._config
+            )
         return self._client
 
     def _slot(self, partition: int, offset: int = 0) -> TopicPartition:
         return TopicPartition(self._settings.named(self._topic), partition, offset)
 
+    def identity(self) -> str:
+        """Which log of that name it is; what is committed from then on is said to be of it."""
+        self._log = self._kafka.identity(self._topic)
+        return self._log
+
     def bounds(self) -> dict[int, tuple[int, int]]:
         """The oldest and the next offset of each partition."""
-        with member.failures(self._settings, self._last):
+        with rdkafka.failures(self._settings, self._last):
             client = self._open()
             if not self._partitions:  # the log has as many as it was made with
                 name = self._settings.named(self._topic)
@@ -227,21 +235,26 @@ class KafkaOffsets:
                     raise KafkaException(found.error)
                 self._partitions = len(found.partitions)
             return {
-                part: member.watermarks(client, self._slot(part), self._settings.timeout_s)
+                part: rdkafka.watermarks(client, self._slot(part), self._settings.timeout_s)
                 for part in range(self._partitions)
             }
 
     def starts(self) -> dict[int, int]:
-        """Where the group goes on: at its commit, or where the log begins."""
+        """Where the group goes on: at its commit, if it is of this log, or where the log begins."""
         bounds = self.bounds()
-        with member.failures(self._settings, self._last):
+        with rdkafka.failures(self._settings, self._last):
             slots = [self._slot(part) for part in bounds]
             found = self._open().committed(slots, timeout=self._settings.timeout_s)
-        return {slot.partition: max(slot.offset, bounds[slot.partition][0]) for slot in found}
+        return {slot.partition: self._start(slot, *bounds[slot.partition]) for slot in found}
+
+    def _start(self, committed: TopicPartition, low: int, high: int) -> int:
+        other = committed.metadata and self._log and committed.metadata != self._log
+        return low if other or committed.offset > high else max(committed.offset, low)
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        slots = [self._slot(*place) for place in offsets.items()]
-        with member.failures(self._settings, self._last):
+        name = self._settings.named(self._topic)
+        slots = [TopicPartition(name, *place, metadata=self._log) for place in offsets.items()]
+        with rdkafka.failures(self._settings, self._last):
             for slot in self._open().commit(offsets=slots, asynchronous=False) or []:
                 if slot.error is not None:
                     raise KafkaException(slot.error)
@@ -249,8 +262,8 @@ class KafkaOffsets:
     def read(self, partition: int, offsets: Collection[int]) -> list[Record]:
         """Read single records; those that the log has no longer are not among them."""
         left, found = set(offsets), list[Record]()
-        with member.failures(self._settings, self._last):
-            oldest, _next = member.watermarks(
+        with rdkafka.failures(self._settings, self._last):
+            oldest, _next = rdkafka.watermarks(
                 self._open(), self._slot(partition), self._settings.timeout_s
             )
             left = {at for at in left if at >= oldest}
@@ -282,6 +295,7 @@ class KafkaOffsets:
         return found
 
     def close(self) -> None:
+        self._kafka.close()
         if self._client is not None:
             held, self._client = [self._client], None
-            member.end(held, self._settings.timeout_s)
+            rdkafka.end(held, self._settings.timeout_s)

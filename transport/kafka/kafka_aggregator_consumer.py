@@ -9,33 +9,28 @@ the client is let go without closing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, MutableSequence, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from traceback import clear_frames
-from typing import Any, Final, cast
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from transport.interface import Record, RecordTooLarge
+from transport.interface import (
+    LogNote,
+    Record,
+    TransportUnavailable,
+    became_shorter,
+    made_anew,
+    passed_over,
+)
 from transport.interface import TopicPartition as Slot
-from transport.process.supervision import close_within
 
+from . import kafka_aggregator_client as rdkafka
 from . import kafka_frame as frame
 
 IDLE_READ_S: Final = 0.25
 POLL_BYTES: Final = 64 << 20
-_TOKEN_LIFE_S: Final = 300.0
-"""The file is read again at least so often; its own expiry is the broker's business."""
-
-REFUSALS: Final = {
-    KafkaError._AUTHENTICATION: frame.Refusal.LOGIN,
-    KafkaError.SASL_AUTHENTICATION_FAILED: frame.Refusal.LOGIN,
-    KafkaError._SSL: frame.Refusal.CERTIFICATE,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: frame.Refusal.MECHANISM,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: frame.Refusal.RIGHTS,
-}
 STALE: Final = frozenset({
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -43,92 +38,37 @@ STALE: Final = frozenset({
     KafkaError._NO_OFFSET,
     KafkaError._STATE,
 })  # fmt: skip
-UNKNOWN: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_UNREADABLE: Final = frozenset(
+    {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED}
 )
-PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""What is told of each record when the client itself gave up; the cause comes apart."""
-_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
 
-class LastError:
-    """What the client's own threads last complained of: why a call got no answer."""
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        general = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-        if self.error is None or error.code() not in general:
-            self.error = error
-
-    def why(self, error: KafkaError) -> KafkaError:
-        """Give the cause rather than "timed out"."""
-        vague = (
-            KafkaError._TIMED_OUT,
-            KafkaError._MSG_TIMED_OUT,
-            KafkaError._TRANSPORT,
-            KafkaError._ALL_BROKERS_DOWN,
-        )
-        return self.error if self.error is not None and error.code() in vague else error
-
-
-def client_config(settings: frame.KafkaSettings, last: LastError) -> dict[str, Any]:
-    """What every client of librdkafka is told. Raises TransportRefused: a secret cannot be read."""
-    frame.require_secrets(settings)
-    config: dict[str, Any] = {
-        "bootstrap.servers": ",".join(settings.bootstrap),
-        "security.protocol": settings.protocol,
-        "socket.timeout.ms": max(round(settings.timeout_s * 1000), 1000),
-        "reconnect.backoff.max.ms": 2000,
-        "allow.auto.create.topics": False,
-        "error_cb": last,
-        "log_level": 0,  # what matters comes through error_cb
-    }
-    config |= settings.tls_files("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-    if settings.sasl is not None:
-        config["sasl.mechanism"] = settings.sasl
-    if settings.username is not None:
-        config |= {"sasl.username": settings.username, "sasl.password": settings.password()}
-    if settings.token_file is not None:
-        config["oauth_cb"] = lambda _config: (settings.token(), time.time() + _TOKEN_LIFE_S)
-    return config
-
-
-def watermarks(client: Consumer, slot: TopicPartition, timeout_s: float) -> tuple[int, int]:
-    """Ask the broker for the oldest and the next offset of a partition. Raises KafkaException."""
-    found = cast("tuple[int, int] | None", client.get_watermark_offsets(slot, timeout=timeout_s))
-    if found is None:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
-    return found
-
-
-@contextmanager
-def failures(settings: frame.KafkaSettings, last: LastError) -> Iterator[None]:
-    """Turn the client's errors into the port's."""
-    try:
-        yield
-    except KafkaException as failure:
-        raise mapped(settings, last.why(failure.args[0])) from failure
-
-
-def mapped(settings: frame.KafkaSettings, error: KafkaError) -> Exception:
-    # On a busy machine librdkafka tells a certificate that it refuses as a lost connection.
-    code = KafkaError._SSL if "certificate verify failed" in error.str() else error.code()
-    if refusal := REFUSALS.get(code):
-        return frame.refused(settings, refusal, error.str())
-    if error.code() in _TOO_LARGE:
-        return RecordTooLarge(f"record: expected at most what the topic takes: {error.str()}")
-    return frame.away(settings, error.str())
+class _WentBackError(Exception):
+    """The log gave a record again that lies before our position."""
 
 
 class AggregatorConsumer:
     """See `transport.interface.Consumer`."""
 
-    def __init__(self, settings: frame.KafkaSettings, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: frame.KafkaSettings,
+        group: str,
+        topics: Sequence[str],
+        identity: Callable[[str], str],
+    ) -> None:
+        """Join; `identity`: `KafkaFrame.identity`."""
         self._settings = settings
         self._group = group
         self._names = {settings.named(topic): topic for topic in topics}
+        self._identity = identity
+        self._logs = dict.fromkeys(topics, "")
+        self._replaced: set[str] = set()
+        self._notes: list[LogNote] = []
+        self._looked_s = 0.0
+        self._unreadable: dict[Slot, int] = {}
+        self._failed: dict[Slot, tuple[int, str]] = {}
+        self._since: dict[Slot, tuple[int, float]] = {}
         self._positions: dict[Slot, int] = {}
         self._ends: dict[Slot, int] = {}
         self._passed: dict[Slot, int] = {}
@@ -145,9 +85,9 @@ class AggregatorConsumer:
         session_ms = round(settings.heartbeat_lease_s * 1000)
         longest = settings.max_value_bytes + frame.RECORD_OVERHEAD_BYTES
         self._joined = False  # leaving may have served the division that came meanwhile
-        self._last = LastError()
+        self._last = rdkafka.LastError()
         self._joined_s = time.monotonic()  # what an earlier client waited does not count
-        config = client_config(settings, self._last) | {
+        config = rdkafka.client_config(settings, self._last) | {
             "group.id": settings.named(self._group),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -155,6 +95,8 @@ class AggregatorConsumer:
             # Nobody here sends in transactions: one that a stranger leaves open holds nothing up,
             # and the marks at its end, which are no records, count as read.
             "isolation.level": "read_uncommitted",
+            # Not "check.crcs": at a sum that differs librdkafka 2.16 reads on in the middle of the
+            # batch, and may end the process.
             "enable.partition.eof": True,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": session_ms,
@@ -166,7 +108,7 @@ class AggregatorConsumer:
             "max.partition.fetch.bytes": max(longest, 4 << 20),
             "queued.max.messages.kbytes": POLL_BYTES >> 10,
         }
-        with failures(settings, self._last):
+        with rdkafka.failures(settings, self._last):
             self._client = Consumer(config)
             self._client.subscribe(
                 list(self._names),
@@ -182,13 +124,54 @@ class AggregatorConsumer:
             return
         timeout_s = self._settings.timeout_s
         placed = []
+        self._look()
         for slot in client.committed(slots, timeout=timeout_s):
-            low, high = watermarks(client, slot, timeout_s)
-            start = max(slot.offset, low)  # what retention removed cannot be read again
+            low, high = rdkafka.watermarks(client, slot, timeout_s)
             name = (self._names[slot.topic], slot.partition)
+            start = self._start(name, slot, low, high)
             self._positions[name], self._ends[name] = start, high
             placed.append(TopicPartition(slot.topic, slot.partition, start))
         client.incremental_assign(placed)
+
+    def _start(self, name: Slot, committed: TopicPartition, low: int, high: int) -> int:
+        """Where to begin: at the commit, if it is of this log; an older program said not of which.
+
+        What retention removed cannot be read again.
+        """
+        topic, log = name[0], self._logs[name[0]]
+        of = committed.metadata or ("" if topic in self._replaced else log)
+        if committed.offset > low and log and of != log:
+            if topic not in self._replaced:
+                self._replaced.add(topic)
+                self._notes.append(made_anew(topic, of, log))
+            return low
+        if committed.offset > high:
+            self._notes.append(became_shorter(name, committed.offset, high))
+            return low
+        return max(committed.offset, low)
+
+    def _look(self) -> bool:
+        """Ask which logs these are; whether one that we read is another now."""
+        self._looked_s = time.monotonic()
+        found = False
+        for topic, before in self._logs.items():
+            now = self._identity(topic)
+            if now and now != before:
+                self._logs[topic] = now
+                if before:
+                    found = True
+                    self._replaced.add(topic)
+                    self._notes.append(made_anew(topic, before, now))
+                    self._unreadable.clear()
+        return found
+
+    def _is_another(self) -> bool:
+        """Look now and then; a log that is away is no other."""
+        if not self._positions or time.monotonic() - self._looked_s < frame.LOOK_S:
+            return False
+        with suppress(TransportUnavailable):
+            return self._look()
+        return False
 
     def _revoked(self, client: Consumer, slots: list[TopicPartition]) -> None:
         for slot in slots:
@@ -204,6 +187,8 @@ class AggregatorConsumer:
         patience_s = max(timeout_s, self._settings.join_wait_s)
         records: list[Record] = []
         size = 0
+        if self._is_another():
+            self._leave()  # a fresh membership places itself
         try:
             while True:
                 spent_s = time.monotonic() - start_s
@@ -217,10 +202,16 @@ class AggregatorConsumer:
                     return records
                 if spent_s >= (patience_s if behind else timeout_s):
                     return self._given_up(records)
+        except _WentBackError:
+            self._leave()
+            return records
+        except TransportUnavailable:
+            self._leave()
+            raise
         except KafkaException as failure:
             clear_frames(failure.__traceback__)  # they would keep the client
             self._leave()  # a fresh membership starts from the commit
-            raise mapped(self._settings, self._last.why(failure.args[0])) from failure
+            raise rdkafka.mapped(self._settings, self._last.why(failure.args[0])) from failure
 
     def _read(self, max_records: int, wait_s: float) -> list[Record]:
         client = self._open()
@@ -231,7 +222,12 @@ class AggregatorConsumer:
         messages = [first]
         if max_records > 1:
             messages += client.consume(max_records - 1, 0.0)
-        return [record for record in map(self._record, messages) if record is not None]
+        records = [record for record in map(self._record, messages) if record is not None]
+        failed, self._failed = self._failed, {}
+        self._step_over(
+            {name: why for name, (at, why) in failed.items() if self._positions.get(name) == at}
+        )
+        return records
 
     def _record(self, message: Message) -> Record | None:
         error = message.error()
@@ -239,13 +235,22 @@ class AggregatorConsumer:
         if error is not None and not at_end:
             if error.code() in STALE:
                 return None  # our lease ran out: what follows is a new division
-            raise KafkaException(error)
+            if error.code() not in _UNREADABLE:
+                raise KafkaException(error)
+            name = (self._names.get(message.topic() or "", ""), message.partition() or 0)
+            self._failed[name] = (self._positions.get(name, -1), error.str())
+            return None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is None or partition is None or offset is None:
             return None
         name = (self._names[topic], partition)
-        if offset < self._positions.get(name, offset + 1):
-            return None  # revoked, or read before a seek
+        if name not in self._positions:
+            return None  # revoked
+        if offset < self._positions[name]:
+            # The client began anew by itself: the log is another, or has lost its end.
+            if not self._look():
+                self._notes.append(became_shorter(name, self._positions[name], offset))
+            raise _WentBackError
         if at_end:
             self._passed[name] = offset
             return None
@@ -253,6 +258,42 @@ class AggregatorConsumer:
         self._positions[name] = offset + 1
         appended_s = message.timestamp()[1] / 1000
         return Record(*name, offset, message.key() or b"", message.value() or b"", appended_s)
+
+    def _step_over(self, why: dict[Slot, str]) -> None:
+        """Note what cannot be read, and have the client go on by one record; no batch says its end.
+
+        why     where the client does not go on by itself, and what it says of that
+        """
+        for name, reason in why.items():
+            at = self._positions[name]
+            told = self._unreadable.get(name, -1)
+            if at > told + 1:  # else a further step over the same batch
+                self._notes.append(passed_over(name, at, reason))
+            self._unreadable[name], self._positions[name] = at, at + 1
+            slot = TopicPartition(self._settings.named(name[0]), name[1], at + 1)
+            self._open().seek(slot)
+
+    def _silent(self) -> dict[Slot, str]:
+        """Where records are, and none comes: of some batches that a disk spoilt the client is mute.
+
+        A fetch that is under way for longer than `timeout_s` would have been complained of.
+        """
+        now, timeout_s = time.monotonic(), self._settings.timeout_s
+        if self._last.error is not None:
+            self._since.clear()
+        found = {}
+        for name, at in self._positions.items():
+            before, since_s = self._since.setdefault(name, (at, now))
+            if before != at or not self._left(name):
+                self._since[name] = (at, now)
+                continue
+            stepping = at == self._unreadable.get(name, -2) + 1
+            if now - since_s > (timeout_s / 5 if stepping else 3 * timeout_s):
+                slot = TopicPartition(self._settings.named(name[0]), name[1])
+                low, high = rdkafka.watermarks(self._open(), slot, timeout_s)
+                if low <= at < high:
+                    found[name] = "the log has it, and the client gives nothing"
+        return found
 
     def _behind(self) -> bool:
         """Whether there is something we have not read yet, or may be."""
@@ -273,12 +314,14 @@ class AggregatorConsumer:
             self._joined_s = now
         elif now - self._joined_s > self._settings.join_limit_s:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the group did not let us in"))
+        if self._joined:
+            self._step_over(self._silent())
         if self._joined and self._last.error is not None and not records:
             # After a complaint each partition's broker is asked: silence means that nothing came.
             client, timeout_s = self._open(), self._settings.timeout_s
             for topic, partition in self._positions:
                 slot = TopicPartition(self._settings.named(topic), partition)
-                _, self._ends[topic, partition] = watermarks(client, slot, timeout_s)
+                _, self._ends[topic, partition] = rdkafka.watermarks(client, slot, timeout_s)
             self._last.error = None
         return records
 
@@ -286,9 +329,11 @@ class AggregatorConsumer:
         """Commit what we hold; a member whose lease ran out commits nothing."""
         held = self.positions()
         wanted = [
-            TopicPartition(self._settings.named(topic), partition, offset)
+            TopicPartition(
+                *(self._settings.named(topic), partition, offset), metadata=self._logs[topic]
+            )
             for (topic, partition), offset in offsets.items()
-            if (topic, partition) in held
+            if offset <= held.get((topic, partition), -1)  # else it was of a log before this one
         ]
         if not wanted:
             return
@@ -297,12 +342,16 @@ class AggregatorConsumer:
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() not in STALE:
-                raise mapped(self._settings, self._last.why(error)) from failure
+                raise rdkafka.mapped(self._settings, self._last.why(error)) from failure
 
     def positions(self) -> dict[Slot, int]:
         if time.monotonic() - self._polled_s > self._settings.lease_s:
             return {}
         return dict(sorted(self._positions.items()))
+
+    def notes(self) -> list[LogNote]:
+        taken, self._notes = self._notes, []
+        return taken
 
     def lag(self) -> int | None:
         if not self._positions:
@@ -332,12 +381,7 @@ def leave(held: list[Consumer], topic: str, timeout_s: float) -> None:
     """Leave the group and end the client by its last reference, in about twice `timeout_s`."""
     with suppress(KafkaException):
         _ask_to_leave(held[0], topic, timeout_s)
-    end(held, timeout_s)
-
-
-def end(held: MutableSequence[Any], timeout_s: float) -> None:
-    """End a client by taking away its last reference; it holds no lock of the interpreter then."""
-    close_within(timeout_s, held.clear)
+    rdkafka.end(held, timeout_s)
 
 
 def _ask_to_leave(client: Consumer, topic: str, timeout_s: float) -> None:

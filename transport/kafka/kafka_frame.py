@@ -232,6 +232,13 @@ BATCH_BYTES = SMALL_TOPIC_BYTES - 64 * 1024  # every topic takes a batch of that
 A = TypeVar("A")  # a client's own administrator
 
 STEP_S: Final = 0.05
+LOOK_S: Final = 5.0
+"""How soon a reader sees that a topic was made anew, where nothing tells it sooner."""
+_NO_ID: Final = "A" * 22  # of brokers before 2.8
+
+
+def known(identity: str) -> str:
+    return "" if identity == _NO_ID else identity
 
 
 class Refusal(Enum):
@@ -281,6 +288,14 @@ def may_not_create(topic: str) -> interface.TransportUnavailable:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic on a cluster; `identity` is Kafka's own id of it."""
+
+    partitions: int
+    identity: str
+
+
 class KafkaFrame(Closing, Generic[A]):
     """One side's access to a cluster; see `transport.interface.Transport`."""
 
@@ -312,8 +327,18 @@ class KafkaFrame(Closing, Generic[A]):
                 raise interface.UnknownTopic(
                     f"topic {topic} does not exist; create_topic comes first"
                 )
-            self._partitions[topic] = found
+            self._partitions[topic] = found.partitions
         return self._partitions[topic]
+
+    def identity(self, topic: str) -> str:
+        """Which log of that name it is: Kafka's own id of the topic."""
+        with self._admin() as admin:
+            found = self._look_up(admin, topic)
+        return "" if found is None else known(found.identity)
+
+    def forget_partitions(self) -> None:
+        """Ask for them again: a send failed, and a topic may have been made anew."""
+        self._partitions.clear()
 
     def newest_s(self, topics: Sequence[str]) -> float | None:
         """When the newest record was appended, by the broker's clock: topics are stamped by it."""
@@ -339,8 +364,8 @@ class KafkaFrame(Closing, Generic[A]):
         """An administrator; inside, the client's errors are the port's."""
 
     @abstractmethod
-    def _look_up(self, admin: A, topic: str) -> int | None:
-        """How many partitions a topic has, None where there is none."""
+    def _look_up(self, admin: A, topic: str) -> FoundTopic | None:
+        """A topic as it stands now, None where there is none."""
 
     @abstractmethod
     def _create(self, admin: A, topic: str, partitions: int) -> None:
@@ -359,3 +384,4 @@ class BufferedProducer(interface.BatchingProducer):
     def __init__(self, kafka: KafkaFrame[A]) -> None:
         super().__init__(kafka.partitions, kafka.settings.value_limit)
         self._settings = kafka.settings
+        self._asks_again = kafka.forget_partitions

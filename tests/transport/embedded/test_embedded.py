@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import threading
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transport.conformance import (
+    PARTITIONS,
     SPAWN,
     TOPIC,
     TransportConformance,
@@ -42,6 +44,11 @@ class EmbeddedFactory:
 
     def open(self) -> Transport:
         return EmbeddedLog(self.folder, lease_s=self.lease_s, max_value_bytes=self.max_value_bytes)
+
+    def make_anew(self) -> None:
+        shutil.rmtree(self.folder)
+        with self.open() as log:
+            log.create_topic(TOPIC, PARTITIONS)
 
 
 class TestEmbeddedConformance(TransportConformance):

@@ -6,9 +6,16 @@ import os
 from dataclasses import dataclass
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from pointillist.broker.local import RunningBroker
-from tests.transport.conformance import TransportConformance, TransportFactory
+from tests.transport.conformance import (
+    PARTITIONS,
+    TOPIC,
+    TransportConformance,
+    TransportFactory,
+)
+from tests.wait_kit import until
 from transport.factory import Side, open_transport
 from transport.interface import Transport
 from transport.kafka.kafka_frame import KafkaSettings
@@ -34,6 +41,15 @@ class KafkaFactory:
             max_value_bytes=self.max_value_bytes,
         )
         return open_transport(settings, self.side)
+
+    def make_anew(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        name = self.prefix + TOPIC
+        for gone in admin.delete_topics([name]).values():
+            gone.result()
+        until(lambda: name not in admin.list_topics(timeout=5).topics)
+        with self.open() as log:
+            log.create_topic(TOPIC, PARTITIONS)
 
 
 class TestAgentKafkaConformance(TransportConformance):

@@ -9,7 +9,7 @@ import pytest
 from kafka import errors
 
 from transport.interface import TransportRefused, TransportUnavailable
-from transport.kafka.kafka_agent import failures
+from transport.kafka.kafka_agent_consumer import failures
 from transport.kafka.kafka_frame import KafkaSettings
 
 SCRAM = KafkaSettings(

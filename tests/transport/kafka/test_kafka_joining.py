@@ -61,7 +61,7 @@ def test_client_after_an_outage_is_given_its_own_time_to_join() -> None:
     """Each that gives up leaves a member behind, for whom the next one would have to wait."""
     (port,) = free_ports(1)
     settings = KafkaSettings((f"127.0.0.1:{port}",), timeout_s=0.1)
-    consumer = AggregatorConsumer(settings, "g", [TOPIC])
+    consumer = AggregatorConsumer(settings, "g", [TOPIC], lambda _topic: "")
     assert consumer.poll(1, 0.0) == []
     consumer._joined_s -= 2 * settings.join_limit_s
     with pytest.raises(TransportUnavailable):

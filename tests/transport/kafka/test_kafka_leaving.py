@@ -18,7 +18,7 @@ from tests.probes_kit import compile_stub
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
 from transport.factory import Side, open_transport
 from transport.interface import Consumer, TransportUnavailable
-from transport.kafka.kafka_agent import AgentConsumer
+from transport.kafka.kafka_agent_consumer import AgentConsumer
 from transport.kafka.kafka_aggregator_consumer import AggregatorConsumer
 
 pytestmark = pytest.mark.kafka

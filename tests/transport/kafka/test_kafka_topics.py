@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from transport.interface import TransportUnavailable
 from transport.kafka.kafka_aggregator import AggregatorKafka
-from transport.kafka.kafka_aggregator_consumer import failures
-from transport.kafka.kafka_frame import KafkaSettings
+from transport.kafka.kafka_aggregator_client import failures
+from transport.kafka.kafka_frame import FoundTopic, KafkaSettings
 
 
 class SlowToShow(AggregatorKafka):
@@ -27,7 +27,7 @@ class SlowToShow(AggregatorKafka):
     def _answer(self, admin: AdminClient, asked: Any, name: str) -> Any:
         return None
 
-    def _look_up(self, admin: AdminClient, topic: str) -> int | None:
+    def _look_up(self, admin: AdminClient, topic: str) -> FoundTopic | None:
         return None
 
 
