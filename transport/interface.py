@@ -46,7 +46,14 @@ class TransportRefused(TransportUnavailable):
 
 
 class RecordTooLarge(ValueError):
-    """A key or value above the transport's limit; sending it again cannot help."""
+    """A key or value above the transport's limit; sending it again cannot help.
+
+    refused     of what was flushed; nothing of it waits any more, and the rest is durable
+    """
+
+    def __init__(self, why: str, refused: Sequence[Outgoing] = ()) -> None:
+        super().__init__(why)
+        self.refused = tuple(refused)
 
 
 class UnknownTopic(ValueError):
@@ -107,7 +114,10 @@ class Producer(Protocol):
         """Queue one record. Raises RecordTooLarge, UnknownTopic, TransportUnavailable."""
 
     def flush(self) -> None:
-        """Make all sent durable, in order; else it stays queued. Raises TransportUnavailable."""
+        """Make all sent durable, in order; else it stays queued.
+
+        Raises      TransportUnavailable; RecordTooLarge for what the topic takes in no part
+        """
 
     def close(self) -> None:
         """Flush, then let go; a second call does nothing."""
@@ -196,6 +206,10 @@ class Outgoing:
     value: bytes
 
 
+def _size(record: Outgoing) -> int:
+    return len(record.key) + len(record.value)
+
+
 BATCH_RECORDS = 1000
 
 
@@ -212,6 +226,7 @@ class BatchingProducer(ABC):
         self._partitions, self._limit = partitions, limit
         self._pending: list[Outgoing] = []
         self._pending_bytes = 0
+        self._refused: list[Outgoing] = []
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
         limit = self._limit(topic)
@@ -223,17 +238,45 @@ class BatchingProducer(ABC):
         size = len(key) + len(value)
         longer = self._pending_bytes + size > self.batch_bytes
         if self._pending and (longer or len(self._pending) >= BATCH_RECORDS):
-            self.flush()  # where this fails, the record was not taken and the buffer stays bounded
+            self._send_pending()  # where it fails, this one is not taken: the buffer stays bounded
         self._pending.append(Outgoing(topic, partition, bytes(key), bytes(value)))
         self._pending_bytes += size
 
     def flush(self) -> None:
         if self._pending:
-            left, failure = self._deliver(self._pending)
-            self._pending = [self._pending[place] for place in left]
-            self._pending_bytes = sum(len(one.key) + len(one.value) for one in self._pending)
-            if failure is not None:
-                raise failure
+            self._send_pending()
+        if self._refused:
+            refused, self._refused = self._refused, []
+            longest = max(refused, key=_size)
+            raise RecordTooLarge(
+                f"{longest.topic}: expected records of at most what the topic takes, "
+                f"got {len(refused)} of up to {_size(longest)} bytes",
+                refused,
+            )
+
+    def _send_pending(self) -> None:
+        self._pending, failure = self._send_in_parts(self._pending)
+        self._pending_bytes = sum(map(_size, self._pending))
+        if failure is not None:
+            raise failure
+
+    def _send_in_parts(
+        self, records: Sequence[Outgoing]
+    ) -> tuple[list[Outgoing], Exception | None]:
+        """Send records, in halves where they are too long together; give what is left, and why."""
+        places, failure = self._deliver(records)
+        left = [records[place] for place in places]
+        if not isinstance(failure, RecordTooLarge):
+            return left, failure
+        if len(left) == 1:
+            self._refused += left
+            return [], None
+        self.batch_bytes = min(self.batch_bytes, sum(map(_size, left)) // 2)  # so are later ones
+        half = len(left) // 2
+        first, failure = self._send_in_parts(left[:half])
+        if failure is not None:
+            return first + left[half:], failure
+        return self._send_in_parts(left[half:])
 
     def close(self) -> None:
         try:

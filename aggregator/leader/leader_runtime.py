@@ -29,6 +29,7 @@ from transport.interface import (
     LogNote,
     Noted,
     Record,
+    RecordTooLarge,
     TopicPartition,
     Transport,
     TransportUnavailable,
@@ -191,7 +192,7 @@ class LeaderRuntime:
         self._notifier.stopping()
         self._reader.close()
         self._calls.close()
-        with suppress(TransportUnavailable):
+        with suppress(TransportUnavailable, RecordTooLarge):
             if self._consumer is not None:
                 self._consumer.close()
             self._publisher.close()
@@ -256,6 +257,9 @@ class LeaderRuntime:
                 self._consumer.commit(self._offsets)
                 self._offsets = {}
             self._publish()
+        except RecordTooLarge as error:
+            self._leader.rejected["record_too_large"] += max(1, len(error.refused))
+            self._log.error("records longer than the log takes", detail=str(error))
         except TransportUnavailable as error:
             self._lag = None
             self._troubles.begin(Trouble.LOG_AWAY, self._clock(), str(error))

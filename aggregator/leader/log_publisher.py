@@ -10,7 +10,14 @@ from typing import Final
 from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import Checkpoint
 from privacy.signing import verify
-from transport.interface import LogNote, Producer, Transport, create_topics, made_anew
+from transport.interface import (
+    LogNote,
+    Producer,
+    RecordTooLarge,
+    Transport,
+    create_topics,
+    made_anew,
+)
 from wire import labels, topics
 from wire.envelope import Kind, Signed, wrap
 from wire.epoch import KeyAnnouncement
@@ -116,12 +123,17 @@ class LogPublisher:
     def flush(self) -> None:
         """Make everything that was put durable on the log.
 
-        Raises      TransportUnavailable: the rest waits for the next call
+        Raises      TransportUnavailable: the rest waits for the next call; RecordTooLarge for what
+                    the log will never take, which is let go
         """
         if self._producer is None:
             return
         while self._waiting:
-            self._producer.send(*self._waiting[0])
+            try:
+                self._producer.send(*self._waiting[0])
+            except RecordTooLarge:
+                self._waiting.popleft()
+                raise
             self._waiting.popleft()
         self._producer.flush()
 

@@ -92,14 +92,9 @@ class Outbox:
         # Epochs were sealed before the reports that need them and have lower ids.
         due.sort()
         try:
-            try:
-                self._send([self._records[spool_id] for spool_id in due])
-            except interface.RecordTooLarge:
-                due = self._send_each(due)
+            refused = self._send([self._records[spool_id] for spool_id in due])
         except interface.TransportUnavailable:
             for spool_id in due:
-                if spool_id not in self._records:
-                    continue
                 heapq.heappush(self._heap, (self._records[spool_id].publish_at_ms, spool_id))
             self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
             self._not_before_ms = now_ms + self._pause_ms
@@ -107,40 +102,39 @@ class Outbox:
         self._pause_ms = 0
         for spool_id in due:
             del self._records[spool_id]
-        return tuple(due)
-
-    def _send_each(self, due: Sequence[int]) -> list[int]:
-        """Send one by one, so that what the log will never take does not hold up the rest."""
-        sent = []
-        for spool_id in due:
-            try:
-                self._send([self._records[spool_id]])
-            except interface.RecordTooLarge:
-                self._too_large.append(spool_id)
-                del self._records[spool_id]
-            else:
-                sent.append(spool_id)
-        return sent
+        self._too_large += [due[place] for place in sorted(refused)]
+        return tuple(spool_id for place, spool_id in enumerate(due) if place not in refused)
 
     def take_too_large(self) -> tuple[int, ...]:
         """Give the spool ids of records that the log refused for their length, once."""
         taken, self._too_large = tuple(self._too_large), []
         return taken
 
-    def _send(self, records: Sequence[SealedRecord]) -> None:
+    def _send(self, records: Sequence[SealedRecord]) -> set[int]:
+        """Send records; give the places of those that the log will never take."""
+        refused = set()
         try:
             if self._producer is None:
                 self._producer = self._transport.producer()
             self._fault_point("outbox:before-send")
-            for record in records:
-                self._producer.send(record.topic, record.key, record.value)
+            for place, record in enumerate(records):
+                try:
+                    self._producer.send(record.topic, record.key, record.value)
+                except interface.RecordTooLarge:
+                    refused.add(place)
             self._fault_point("outbox:before-flush")
-            self._producer.flush()
+            try:
+                self._producer.flush()
+            except interface.RecordTooLarge as error:
+                gone = {(one.topic, one.key, one.value) for one in error.refused}
+                named = enumerate((one.topic, one.key, one.value) for one in records)
+                refused.update(place for place, name in named if name in gone)
             self._fault_point("outbox:after-flush")
-        except (interface.TransportUnavailable, interface.RecordTooLarge):
+        except interface.TransportUnavailable:
             # A fresh producer holds nothing queued: the records are sent again from here alone.
             self._producer = None
             raise
+        return refused
 
     def drop_expired(self, now_s: int) -> int:
         """Forget queued records that nobody accepts any more; give how many."""

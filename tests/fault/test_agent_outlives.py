@@ -31,10 +31,10 @@ def cut_off(runtime: AgentRuntime) -> list[bool]:
     """Put a switch before the transport: True is away."""
     real, away = runtime._outbox._send, [False]
 
-    def send(records: list[object]) -> None:
+    def send(records: list[object]) -> set[int]:
         if away[0]:
             raise TransportUnavailable("away")
-        real(records)  # type: ignore[arg-type]
+        return real(records)  # type: ignore[arg-type]
 
     runtime._outbox._send = send  # type: ignore[method-assign,assignment]
     return away

@@ -5,6 +5,7 @@ Without crc32c the client sums every byte in Python, twenty times slower, and sa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -104,8 +105,14 @@ class AgentProducer(frame.BufferedProducer):
             )
             for record in records
         ]
-        with suppress(errors.KafkaTimeoutError):
-            client.flush(self._settings.timeout_s)
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:  # a batch that the client divides is waited for by the next flush alone
+            left_s = max(0.0, deadline - time.monotonic())
+            with suppress(errors.KafkaError):  # the futures know
+                client.flush(left_s)
+            if not left_s or all(future.is_done for future in futures):
+                break
+            time.sleep(min(left_s, frame.STEP_S))
         left = [place for place, future in enumerate(futures) if not future.succeeded()]
         if not left:
             return [], None
@@ -129,6 +136,7 @@ class AgentProducer(frame.BufferedProducer):
         return self._client
 
     def _drop(self) -> None:
+        self._asks_again()
         client, self._client = self._client, None
         if client is None:
             return

@@ -179,6 +179,7 @@ class AggregatorProducer(frame.BufferedProducer):
         return self._client
 
     def _drop(self) -> None:
+        self._asks_again()
         if self._client is not None:
             held, self._client = [self._client], None
             held[0].purge()

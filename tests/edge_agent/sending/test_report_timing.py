@@ -75,9 +75,9 @@ def traffic(
     sent: Traffic = []
     send, close, persist = Outbox._send, TaskWindows.close_ended, TaskWindows.persist
 
-    def noted(self: Outbox, records: Sequence[SealedRecord]) -> None:
+    def noted(self: Outbox, records: Sequence[SealedRecord]) -> set[int]:
         sent.extend((r.topic, len(r.value), clock.now_ms - T0 * 1000) for r in records)
-        send(self, records)
+        return send(self, records)
 
     def closed(self: TaskWindows, now_s: int) -> Iterator[ClosedWindow]:
         for one in close(self, now_s):
