@@ -367,11 +367,11 @@ class Catalogue:
     @classmethod
     def load(cls, path: Path | str | None = None) -> Self:
         """Read the shipped catalogue, or another file; CatalogueError when it breaks a rule."""
-        content = _read(_SHIPPED[FORMAT] if path is None else Path(path))
+        content = _read(_shipped(FORMAT) if path is None else Path(path))
         if "extends" in content:
             need(content["extends"] == "default", "extends = default", content["extends"])
-            content = _merge(_read(_SHIPPED[_format(content)]), content)
-        former = None if _format(content) == 1 else cls.from_content(_read(_SHIPPED[1]))
+            content = _merge(_read(_shipped(_format(content))), content)
+        former = None if _format(content) == 1 else cls.from_content(_read(_shipped(1)))
         return replace(cls.from_content(content), former=former)
 
     @classmethod
@@ -422,11 +422,12 @@ class Catalogue:
 
 
 FORMAT: Final = 2
-_SHIPPED: Final = {
-    1: Path(__file__).with_name("catalogue_1.toml"),
-    FORMAT: Path(__file__).with_name("catalogue.toml"),
-}
+_SHIPPED: Final = {1: "catalogue_1.toml", FORMAT: "catalogue.toml"}
 """In format 1, means and indicators have no cell for hosts that did not measure."""
+
+
+def _shipped(number: int) -> Path:
+    return Path(__file__).with_name(_SHIPPED[number])
 
 
 def _format(content: Mapping[str, Any]) -> int:

@@ -167,7 +167,7 @@ def test_query_command_prints_json_csv_and_a_table(run: Shell, folder: Path) -> 
 def test_query_command_explains_itself(run: Shell, folder: Path) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    assert "SELECT section, cell, share" in out.replace("\n", " ")
+    assert "SELECT section, name, share" in out.replace("\n", " ")
     code, out, _ = run("--schema", "--json")
     columns = [row["column"] for row in json.loads(out) if row["view"] == "releases"]
     causes = [row["column"] for row in json.loads(out) if row["view"] == "causes"]
