@@ -238,6 +238,7 @@ def exported(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             out = str(folder / f"{party}.json")
             command = ["leader", "transcript", "export", str(state), out, "--window", str(T0)]
+            command += ["--report", played.report_id(LAST)]
             patch.setattr(sys, "argv", ["pointillist", *command])
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -265,10 +266,10 @@ def test_check_holds_with_exports(sent: Sent, played: Played, exported: Path) ->
 
 
 def test_check_without_evidence_proves_nothing(sent: Sent, played: Played, exported: Path) -> None:
-    """The ids that a transcript lists are nobody's signature."""
+    """What a transcript says of a report is nobody's signature."""
     code, out = sent("--check", played.report_id(LAST), *transcripts(exported, exported))
     assert code == 1
-    assert "lists the report's id, but has neither batch nor share" in " ".join(out.split())
+    assert "says that the report is in, but has neither batch nor share" in " ".join(out.split())
 
 
 def flip(text: str, at: int) -> str:
