@@ -94,7 +94,9 @@ def test_choice_among_many_widens_the_interval_by_what_was_left_out() -> None:
     rows, task = crowded(rng, share=0.003), with_m(2)
     cells = released(task, rows, rng)
     spec = next(spec for spec in task.sections if spec.name == SECTION.name)
-    noise_alone = (spec.sigma_1024 / 1024 / spec.cap_steps) ** 2 * HOSTS
+    hosts = CoarseCounts.of(task, HOSTS).hosts
+    most = hosts.value + hosts.bound
+    noise_alone = (spec.sigma_1024 / 1024 / spec.cap_steps) ** 2 * most
     assert cells[0].standard_error ** 2 == pytest.approx(noise_alone + cells[-1].value)
 
 
