@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections import defaultdict
@@ -42,6 +43,7 @@ class EmbeddedConsumer:
         self._group, self._topics = group, topics
         self._notes: list[interface.LogNote] = []
         self._closed = False
+        self._member = os.urandom(12).hex()
         with failures(self._path):
             self._place, self._connection = log.open_file()
             self._identity = identity_of(self._connection)
@@ -51,7 +53,7 @@ class EmbeddedConsumer:
         log = self._log
         self._ids = {name: log.topic(name)[0] for name in self._topics}
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
-        self._membership = Membership(self._group, self._ids.values(), log.lease_s)
+        self._membership = Membership(self._group, self._ids.values(), log.lease_s, self._member)
         self._positions: dict[Slot, int] = {}
         self._generation = -1
         self._renew_s = 0.0

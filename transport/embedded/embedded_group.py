@@ -85,9 +85,9 @@ _MEMBERS = (
 class Membership:
     """One member's seat in a group; its methods run inside the caller's write transaction."""
 
-    def __init__(self, group: str, topic_ids: Iterable[int], lease_s: float) -> None:
+    def __init__(self, group: str, topic_ids: Iterable[int], lease_s: float, member: str) -> None:
         self.group = group
-        self.member = os.urandom(12).hex()
+        self.member = member
         self.lease_s = lease_s
         self.renewal_s = lease_s / 3
         self.alone = False

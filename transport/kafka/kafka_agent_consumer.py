@@ -314,7 +314,7 @@ class AgentConsumer:
         for slot in fresh:
             told = self._client.committed(slot, metadata=True, timeout_ms=self._timeout_ms)
             log, name = self._logs.get(slot.topic, ""), self._names[slot.topic]
-            if told is None or slot in self._read_to:
+            if told is None:
                 continue
             if log and told.metadata not in ("", log):
                 if all(slot.topic != other.topic for other in anew):
@@ -323,7 +323,8 @@ class AgentConsumer:
             elif told.offset > self._ends[slot]:
                 end = self._ends[slot]
                 self._notes.append(became_shorter((name, slot.partition), told.offset, end))
-                anew.append(slot)
+                if slot not in self._read_to:  # else the client began anew by itself
+                    anew.append(slot)
         if anew:
             self._client.seek_to_beginning(*anew)
 

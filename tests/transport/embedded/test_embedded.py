@@ -9,6 +9,7 @@ import stat
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from tests.transport.conformance import (
 )
 from transport.embedded.embedded import EmbeddedLog
 from transport.embedded.embedded_group import FILE_NAME, Membership, share_out
-from transport.interface import Transport, TransportUnavailable, partition_of
+from transport.interface import Noted, Transport, TransportUnavailable, partition_of
 from transport.process.supervision import close_within
 
 
@@ -78,6 +79,67 @@ def test_log_for_a_group_that_is_not_its_maker_s_is_refused_and_nothing_is_made(
         with pytest.raises(TransportUnavailable, match=f"expected .* group {group} that shares it"):
             EmbeddedLog(tmp_path / "log", group=group)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_file_of_an_earlier_program_gets_an_identity_and_keeps_its_commits(
+    log_folder: Path,
+) -> None:
+    with EmbeddedLog(log_folder) as log:
+        append(log, 20)
+        reader = log.consumer("g", [TOPIC])
+        read_until(reader, 20)
+        reader.commit(reader.positions())
+        reader.close()
+    with closing(sqlite3.connect(log_folder / FILE_NAME)) as file:
+        file.execute("DROP TABLE identity")
+    with EmbeddedLog(log_folder) as log, EmbeddedLog(log_folder) as other:
+        assert log.identity(TOPIC) == other.identity(TOPIC) != ""
+        append(log, 5, first=20)
+        reader = log.consumer("g", [TOPIC])
+        assert {r.value for r in read_until(reader, 5)} == {b"value-%d" % i for i in range(20, 25)}
+        assert reader.notes() == []
+        reader.close()
+
+
+def test_log_that_lost_its_end_is_read_again_by_a_member_that_runs_and_at_a_start(
+    log_folder: Path,
+) -> None:
+    with EmbeddedLog(log_folder) as log:
+        append(log, 60)
+        reader = log.consumer("g", [TOPIC])
+        read_until(reader, 60)
+        reader.commit(reader.positions())
+        with closing(sqlite3.connect(log_folder / FILE_NAME)) as file, file:
+            file.execute('DELETE FROM records WHERE "offset" >= 10')
+            file.execute("UPDATE ends SET next_offset = 10")
+        found = read_until(reader, 20)
+        assert sorted(r.offset for r in found) == sorted([*range(10)] * 2)
+        assert {note.noted for note in reader.notes()} == {Noted.SHORTER}
+        reader.close()
+        late = log.consumer("g", [TOPIC])
+        assert len(read_until(late, 20)) == 20
+        assert len(late.notes()) == 2
+        late.close()
+
+
+def test_copy_put_back_in_place_of_the_log_is_the_same_log(log_folder: Path) -> None:
+    """A member goes over to it, and reads what it has after its commit."""
+    with EmbeddedLog(log_folder) as log:
+        append(log, 20)
+        reader, producer = log.consumer("g", [TOPIC]), log.producer()
+        read_until(reader, 20)
+        path = log_folder / FILE_NAME
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("VACUUM INTO ?", (str(log_folder / "copy"),))
+        for side in ("-wal", "-shm"):
+            path.with_name(FILE_NAME + side).unlink()
+        (log_folder / "copy").replace(path)
+        producer.send(TOPIC, b"k", b"after")
+        producer.flush()
+        assert b"after" in {r.value for r in read_until(reader, 21)}
+        assert reader.notes() == []
+        reader.close()
+        producer.close()
 
 
 def test_flush_failure_keeps_the_records_for_later(log_folder: Path) -> None:

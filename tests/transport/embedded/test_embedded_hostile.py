@@ -13,7 +13,7 @@ from transport.embedded.embedded_group import Membership
 from transport.process.supervision import boot_s
 
 TOPIC = "plst1.reports"
-HERE = Membership("leader", [], 1.0)
+HERE = Membership("leader", [], 1.0, "here")
 
 
 def other_user(folder: Path) -> sqlite3.Connection:

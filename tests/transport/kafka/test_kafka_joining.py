@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pointillist.broker.local import RunningBroker, free_ports
 from tests.kafka_kit import fresh_prefix, plain_settings
-from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
+from tests.transport.conformance import PARTITIONS, TOPIC, append, poll_until, read_until
+from tests.wait_kit import until
 from transport.factory import Side, open_transport
-from transport.interface import TransportUnavailable
+from transport.interface import Noted, TransportUnavailable
 from transport.kafka.kafka_aggregator_consumer import AggregatorConsumer
 from transport.kafka.kafka_frame import KafkaSettings
 
@@ -68,6 +71,53 @@ def test_client_after_an_outage_is_given_its_own_time_to_join() -> None:
         consumer.poll(1, 0.0)
     assert consumer.poll(1, 0.0) == []
     consumer.close()
+
+
+@pytest.mark.parametrize("side", Side)
+def test_commit_of_an_earlier_program_is_taken_over_unless_the_log_is_shorter(
+    broker: RunningBroker, side: Side
+) -> None:
+    """It does not say of which log it is."""
+    settings = plain_settings(broker, fresh_prefix())
+    with open_transport(settings, side) as log:
+        log.create_topic(TOPIC, 1)
+        append(log, 40)
+        for group, offset, found, noted in (
+            ("within", 30, range(30, 40), []),
+            ("beyond", 400, range(40), [Noted.SHORTER]),
+        ):
+            told = {"bootstrap.servers": broker.bootstrap, "group.id": settings.named(group)}
+            earlier, slot = Consumer(told), TopicPartition(settings.named(TOPIC), 0, offset)
+            until(partial(committed, earlier, slot))
+            consumer = log.consumer(group, [TOPIC])
+            assert [record.offset for record in read_until(consumer, len(found))] == [*found]
+            assert [note.noted for note in consumer.notes()] == noted
+            consumer.close()
+
+
+@pytest.mark.parametrize("side", Side)
+def test_commit_of_another_log_counts_for_nothing(broker: RunningBroker, side: Side) -> None:
+    """Also where the log of now is longer."""
+    settings = plain_settings(broker, fresh_prefix())
+    with open_transport(settings, side) as log:
+        log.create_topic(TOPIC, 1)
+        append(log, 40)
+        told = {"bootstrap.servers": broker.bootstrap, "group.id": settings.named("g")}
+        slot = TopicPartition(settings.named(TOPIC), 0, 30, metadata="the one before")
+        until(partial(committed, Consumer(told), slot))
+        consumer = log.consumer("g", [TOPIC])
+        found: set[bytes] = set()
+        poll_until([consumer], lambda: len(found) == 40, found)
+        assert [note.noted for note in consumer.notes()] == [Noted.ANEW]
+        consumer.close()
+
+
+def committed(client: Consumer, slot: TopicPartition) -> bool:
+    """Commit, once the group's coordinator is there."""
+    with suppress(KafkaException):
+        client.commit(offsets=[slot], asynchronous=False)
+        return True
+    return False
 
 
 def test_after_a_complaint_all_is_counted_that_the_log_has(broker: RunningBroker) -> None:
