@@ -110,7 +110,10 @@ def grant(settings: KafkaSettings, users: Mapping[KafkaRole, str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting of a topic that is not what it must be; `found` is None where it is not set."""
+    """One setting of a topic that is not what it must be; `found` is None where it is not set.
+
+    MISSING and PARTITIONS are no settings: the first is made, and the second stays.
+    """
 
     topic: str
     setting: str
@@ -118,11 +121,38 @@ class Difference:
     wanted: str
 
 
-def differing(settings: KafkaSettings, topics: Iterable[str]) -> list[Difference]:
-    """Compare the settings of topics that exist with those that this program creates them with.
+MISSING: Final = "topic"
+PARTITIONS: Final = "partitions"
 
+
+def differing(settings: KafkaSettings, topics: Mapping[str, int | None]) -> list[Difference]:
+    """Compare topics with what this program creates them with.
+
+    topics      name -> how many partitions it should have; None: any number will do
     Raises      TransportRefused, TransportUnavailable
     """
+    shown = _partitions(settings)
+    found = [
+        Difference(settings.named(topic), MISSING, None, "there")
+        for topic in topics
+        if settings.named(topic) not in shown
+    ]
+    found += [
+        Difference(name, PARTITIONS, str(shown[name]), str(partitions))
+        for topic, partitions in topics.items()
+        if (name := settings.named(topic)) in shown and partitions not in {None, shown[name]}
+    ]
+    there = [topic for topic in topics if settings.named(topic) in shown]
+    return found + (_differing_settings(settings, there) if there else [])
+
+
+def _partitions(settings: KafkaSettings) -> dict[str, int]:
+    with _admin(settings) as admin:
+        shown = admin.list_topics(timeout=settings.timeout_s).topics
+        return {name: len(topic.partitions) for name, topic in shown.items()}
+
+
+def _differing_settings(settings: KafkaSettings, topics: Iterable[str]) -> list[Difference]:
     wanted = {settings.named(topic): settings.topic_config(topic) for topic in topics}
     asked = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
     with _admin(settings) as admin:
@@ -138,14 +168,15 @@ def differing(settings: KafkaSettings, topics: Iterable[str]) -> list[Difference
 
 def visible_topics(settings: KafkaSettings) -> set[str]:
     """Name them, prefix included. Raises TransportRefused, TransportUnavailable."""
-    with _admin(settings) as admin:
-        return set(admin.list_topics(timeout=settings.timeout_s).topics)
+    return set(_partitions(settings))
 
 
 def put_right(settings: KafkaSettings, differences: Iterable[Difference]) -> None:
     """Set what differs, no more. Raises TransportRefused, TransportUnavailable."""
     by_topic: dict[str, list[ConfigEntry]] = {}
     for difference in differences:
+        if difference.setting in {MISSING, PARTITIONS}:
+            continue
         by_topic.setdefault(difference.topic, []).append(
             ConfigEntry(
                 difference.setting, difference.wanted, incremental_operation=AlterConfigOpType.SET

@@ -12,7 +12,7 @@ from aggregator.party.config import load_kafka_table
 from transport.interface import create_topics
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.settings.config import ConfigError
-from wire.topics import DEAD_LETTERS, TOPICS
+from wire.topics import DEAD_LETTERS, REPORTS, TOPICS
 
 from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
 
@@ -116,7 +116,14 @@ def topics(
     reads all of these and writes the latter; the Helper the same, without the reports. The Leader
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
-    from pointillist.broker.rights import KafkaRole, differing, grant, put_right
+    from pointillist.broker.rights import (
+        MISSING,
+        PARTITIONS,
+        KafkaRole,
+        differing,
+        grant,
+        put_right,
+    )
     from transport.kafka.kafka_aggregator import AggregatorKafka
 
     settings = _settings(config)
@@ -127,7 +134,10 @@ def topics(
         KafkaRole.READER: reader,
     }
     named = {role: user for role, user in users.items() if user is not None}
-    topics = [*(topic.name for topic in TOPICS), DEAD_LETTERS]
+    topics = {topic.name: topic.partitions for topic in TOPICS} | {
+        REPORTS: report_partitions or AggregatorKafka.report_partitions,
+        DEAD_LETTERS: 1,
+    }
     granted = 0
     if not check:
         with AggregatorKafka(settings) as kafka:
@@ -141,11 +151,23 @@ def topics(
         {
             "topics": [settings.named(topic) for topic in topics],
             "rules": granted,
-            "differ" if check else "put_right": [asdict(found) for found in differences],
+            "differ" if check else "put_right": [
+                asdict(found) for found in differences if check or found.setting != PARTITIONS
+            ],
         },
         json,
     )
-    if check and differences:
+    missing = [found.topic for found in differences if found.setting == MISSING]
+    if check and missing:
+        say(f"missing: {', '.join(missing)}; without --check this command makes them")
+    stay = [found for found in differences if found.setting == PARTITIONS]
+    for found in stay:
+        say(
+            f"{found.topic} has {found.found} partitions, expected {found.wanted}: they cannot be "
+            "put right; of reports --report-partitions says how many are wanted, else delete the "
+            "topic, and run this command again"
+        )
+    if stay or (check and differences):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -25,7 +25,14 @@ from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
 from aggregator.witness.backends import kinds_of_witnesses, open_witness
 from aggregator.witness.chain import WitnessUnavailable
-from pointillist.broker.rights import READS, WRITES, KafkaRole, differing, visible_topics
+from pointillist.broker.rights import (
+    MISSING,
+    READS,
+    WRITES,
+    KafkaRole,
+    differing,
+    visible_topics,
+)
 from transport.clock_check import BEHIND_S, clock_beside_log
 from transport.factory import (
     EmbeddedSettings,
@@ -301,13 +308,15 @@ def _topics(settings: KafkaSettings, role: KafkaRole) -> Result:
 
 def _retention(settings: KafkaSettings, role: KafkaRole) -> Result:
     try:
-        found = differing(settings, _role_topics(role))
+        found = differing(settings, dict.fromkeys(_role_topics(role)))
     except TransportRefused:
         return absent("this user may not read topics' settings", f"{_ADMIN} --check")
     except TransportUnavailable as error:
         return broken(str(error), "see topics")
     if found:
         first = found[0]
+        if first.setting == MISSING:
+            return absent("not known of topics that are not there", "see topics")
         line = f"{first.topic}: {first.setting} is {first.found}, expected {first.wanted}"
         return broken(line, _ADMIN)
     return ok("as this program sets it: sealed reports go with age")

@@ -28,8 +28,8 @@ def test_retention_of_existing_topics_is_compared_and_put_right(
     with open_transport(long, Side.AGGREGATOR) as log:
         for topic in topics:
             log.create_topic(topic, 1)
-    assert differing(long, topics) == []
-    found = differing(settings, topics)
+    assert differing(long, dict.fromkeys(topics)) == []
+    found = differing(settings, dict.fromkeys(topics))
     assert {(one.topic, one.setting) for one in found} == {
         (settings.named(topic), "retention.ms") for topic in (EPOCHS, REPORTS, DEAD_LETTERS)
     }
@@ -37,7 +37,7 @@ def test_retention_of_existing_topics_is_compared_and_put_right(
         (str(400 * 86_400_000), str(14 * 86_400_000))
     }
     put_right(settings, found)
-    assert differing(settings, topics) == []
+    assert differing(settings, dict.fromkeys(topics)) == []
 
 
 def test_topics_command_checks_and_puts_right(
@@ -63,3 +63,40 @@ def test_topics_command_checks_and_puts_right(
     assert (code, len(told["put_right"])) == (0, 3)
     code, told = asked(7 * 86_400, "--check")
     assert (code, told["differ"]) == (0, [])
+
+
+def test_topics_command_names_what_is_missing_and_partitions_that_differ(
+    broker: RunningBroker, tmp_path: Path
+) -> None:
+    settings, config = plain_settings(broker, fresh_prefix()), tmp_path / "admin.toml"
+    config.write_text(
+        f'[transport.kafka]\nbootstrap = ["{broker.bootstrap}"]\n'
+        f'prefix = "{settings.prefix}"\ntimeout_s = 60.0\n'
+    )
+    with open_transport(settings, Side.AGGREGATOR) as log:
+        log.create_topic(REPORTS, 6)
+        log.create_topic(RELEASES, 3)
+
+    def asked(*options: str) -> tuple[int, str, dict[tuple[object, object], list[object]]]:
+        done = CliRunner().invoke(app, ["topics", "--config", str(config), "--json", *options])
+        told = json.loads(done.stdout)
+        rows = told.get("differ", told.get("put_right"))
+        return (
+            done.exit_code,
+            done.stderr,
+            {(row["topic"], row["setting"]): [row["found"], row["wanted"]] for row in rows},
+        )
+
+    reports, releases = settings.named(REPORTS), settings.named(RELEASES)
+    code, said, rows = asked("--check")
+    assert code == 1
+    assert rows[settings.named(DEAD_LETTERS), "topic"] == [None, "there"]
+    assert f"missing: {settings.named('plst1.')}" in said
+    assert rows[reports, "partitions"] == ["6", "32"]
+    assert rows[releases, "partitions"] == ["3", "1"]
+    assert f"{reports} has 6 partitions, expected 32: they cannot be put right" in said
+    code, said, rows = asked("--report-partitions", "6")
+    assert code == 1
+    assert rows == {}
+    assert f"{releases} has 3 partitions, expected 1" in said
+    assert reports not in said
