@@ -165,9 +165,14 @@ FIRST_PREV: Final = bytes(32)
 _RELEASE = struct.Struct(">16s32s32s32s32s")
 
 
-def vector_hash(vector: NDArray[Any]) -> bytes:
-    """Hash the released vector: d u32 little-endian, its check words included."""
-    return hashlib.sha256(vector.astype(np.dtype("<u4")).tobytes()).digest()
+SALT_BYTES: Final = 16
+
+
+def vector_hash(vector: NDArray[Any] | bytes) -> bytes:
+    """Hash the released vector: d u32 little-endian, its check words included, and the salt."""
+    if not isinstance(vector, bytes):
+        vector = vector.astype(np.dtype("<u4")).tobytes()
+    return hashlib.sha256(vector).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire.batch import (
     FIRST_PREV,
+    SALT_BYTES,
     AggregateShare,
     SignedBatch,
     SignedRelease,
@@ -249,8 +250,9 @@ class Helper:
         known = self.directory.tasks.get(answered.key.task_id)
         if known is None:
             return
-        if vector.shape != (known.d,):
+        if len(vector) not in (known.d, known.d + SALT_BYTES // 4):
             raise ReportRejected(Reason.RELEASE_VECTOR, f"{known.d} words", len(vector))
+        vector = vector[: known.d]
         capacity = self._capacity(answered)
         self._sum_rules.of(known.task, int(vector[0]), capacity).check(vector)
 
@@ -274,12 +276,14 @@ class Helper:
 
 
 def _vector(vector: bytes, signed: SignedRelease, answered: CommittedAnswer) -> NDArray[np.int64]:
-    """Return int64[d], steps: the vector that the release names, with its check words."""
+    """Return int64[d], steps: the vector that the release names, with its check words, and what
+    may stand behind them: the salt's words.
+    """
     if len(vector) % 4 or len(vector) < 12:
         raise ReportRejected(Reason.RELEASE_VECTOR, "d words of 4 bytes", len(vector))
     words = np.frombuffer(vector, dtype="<u4")
     accepted = int.from_bytes(answered.bitmap, "little").bit_count()
-    if vector_hash(words) != signed.release.vector_hash:
+    if vector_hash(vector) != signed.release.vector_hash:
         raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
     interfaces.check_sum(words, accepted)
     return words.view("<i4").astype(np.int64)

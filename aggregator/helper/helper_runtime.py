@@ -103,6 +103,7 @@ class HelperRunner:
             batches_answered=self.batches_answered,
             refused=dict(self._helper.refused),
             key_announcements=list(self._announcements()),
+            takes_salt=True,
         )
 
 

@@ -5,6 +5,7 @@ Releases of one (series, cohort) leave in window order, each with the hash of th
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from aggregator.protocol.directory import Directory
 from aggregator.protocol.interfaces import BatchKey, BatchReply, ReleaseReply, Stopwatch, check_sum
-from aggregator.protocol.released import Capacity, ReleasedWindow
+from aggregator.protocol.released import Capacity, ReleasedWindow, counts_are_coarse
 from aggregator.statistics.range_checks import SumRules
 from privacy.signing import SigningKey, verify
 from wire.batch import (
     FIRST_PREV,
+    SALT_BYTES,
     AggregateShare,
     Release,
     SignedBatch,
@@ -176,6 +178,8 @@ class Chains:
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self._sum_rules, self._rejected, self._sum_of = sum_rules, rejected, sum_of
         self._period_sums, self._left_out = PeriodSums(sum_rules), left_out
+        self.salts = False
+        """Whether the Helper takes salt: else a count on a grid could be found by the hash."""
         self.closed: dict[BatchKey, ClosedBatch] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
@@ -329,11 +333,14 @@ class Chains:
         self, closed: ClosedBatch, released: ReleasedWindow, share_hash: bytes, share: bytes
     ) -> list[LeaderEffect]:
         chain = self.chain(closed.chain)
-        words = released.vector.astype(np.uint32)
-        release = Release(chain.head, closed.batch.hash(), share_hash, vector_hash(words))
+        vector = released.vector.astype("<u4").tobytes()
+        if (self.salts or closed.local) and counts_are_coarse(released.task):
+            vector += secrets.token_bytes(SALT_BYTES)
+        release = Release(chain.head, closed.batch.hash(), share_hash, vector_hash(vector))
         entry = SignedRelease(release, self._signing_key.sign(release.unsigned())).encode()
         chain.head = release.hash()
-        vector = b"" if closed.local else words.astype("<u4").tobytes()
+        if closed.local:
+            vector = b""
         self.released += 1
         self._drop(closed)
         if vector:

@@ -199,6 +199,8 @@ class HelperCalls:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
         self._answers = queue.SimpleQueue[HelperAnswer]()
         self._statuses = queue.SimpleQueue[tuple[bytes, ...] | None]()
+        self.takes_salt = False
+        """Whether the Helper, as far as it has said, takes salt behind a release's vector."""
         self.under_way = 0
         """Calls whose answer was not yet taken."""
 
@@ -232,6 +234,8 @@ class HelperCalls:
 
     def _ask(self, helper: HelperPort) -> None:
         try:
-            self._statuses.put(tuple(helper.status().key_announcements))
+            status = helper.status()
+            self.takes_salt = status.takes_salt
+            self._statuses.put(tuple(status.key_announcements))
         except interfaces.HelperUnavailable:
             self._statuses.put(None)

@@ -88,6 +88,7 @@ class ChannelHelper:
             reply.batches_answered,
             dict(reply.refused),
             tuple(reply.key_announcements),
+            reply.takes_salt,
         )
 
     def _call(
@@ -162,6 +163,7 @@ class _Service(HelperServicer):
                 batches_answered=status.batches_answered,
                 refused=status.refused,
                 key_announcements=status.key_announcements,
+                takes_salt=status.takes_salt,
             )
 
         return self._guard(context, answer)

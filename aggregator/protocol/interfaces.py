@@ -83,6 +83,7 @@ class HelperStatus:
     batches_answered: int
     refused: Mapping[str, int]
     key_announcements: Sequence[bytes]
+    takes_salt: bool = False
 
 
 class HelperPort(Protocol):

@@ -41,6 +41,10 @@ def host_step(hosts: int, domain: str) -> int:
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least)
 
 
+def counts_are_coarse(task: Task) -> bool:
+    return host_step(task.n_min, task.domain) > 1
+
+
 def on_grid(count: int, step: int) -> int:
     """Round to the nearest multiple; off by half a step at most."""
     return (count + step // 2) // step * step

@@ -758,12 +758,15 @@ class StatusResponse(_message.Message):
     BATCHES_ANSWERED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     KEY_ANNOUNCEMENTS_FIELD_NUMBER: _builtins.int
+    TAKES_SALT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     helper_pk: _builtins.bytes
     clock: _builtins.int
     """The Helper's own clock, seconds."""
     roster_version: _builtins.int
     batches_answered: _builtins.int
+    takes_salt: _builtins.bool
+    """Salt may stand behind the vector of a release."""
     @_builtins.property
     def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Refusals since start, by reason."""
@@ -782,10 +785,11 @@ class StatusResponse(_message.Message):
         batches_answered: _builtins.int = ...,
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         key_announcements: _abc.Iterable[_builtins.bytes] | None = ...,
+        takes_salt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_answered", b"batches_answered", "clock", b"clock", "helper_pk", b"helper_pk", "key_announcements", b"key_announcements", "refused", b"refused", "roster_version", b"roster_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_answered", b"batches_answered", "clock", b"clock", "helper_pk", b"helper_pk", "key_announcements", b"key_announcements", "refused", b"refused", "roster_version", b"roster_version", "takes_salt", b"takes_salt", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
