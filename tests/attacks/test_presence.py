@@ -23,9 +23,11 @@ from aggregator.releases.store import Store
 from analytics import connect
 from analytics.analyst_views import OUTCOMES_VIEW, PERIOD_VIEWS
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, noise, true_steps
+from tests.protocol_kit import Fleet, build_world, honest_reports, open_epochs, true_sum
 from tests.web_kit import client
+from wire.batch import SignedRelease, vector_hash
 from wire.catalogue import LEFT_OUT
-from wire.task import SectionKind
+from wire.task import CHECK_WORDS, SectionKind
 
 DAY = 2_900 * 7 * DAY_S
 N = 12_000
@@ -138,3 +140,22 @@ def test_suppressed_rows_and_refusals_tell_no_single_host(tmp_path: Path) -> Non
         window = released(DAY, N, {}, late=more)
         tables.append(seen(tmp_path / str(more), [window, kept_back], packed=True))
     assert list(different(*tables)) == []
+
+
+def test_hash_of_a_release_tells_no_count_to_who_has_its_numbers(tmp_path: Path) -> None:
+    """Log and transcripts have the hash, files the numbers: only how many hosts is to be tried."""
+    world = build_world(12)
+    fleet = Fleet(world, tmp_path)
+    if hasattr(fleet.leader.chains, "salts"):
+        fleet.leader.chains.salts = fleet.port.status().takes_salt
+    fleet.send_epochs(open_epochs(world))
+    fleet.send(honest_reports(world))
+    fleet.close_window()
+    (entry,) = (entry for _, entry in fleet.helper_state.chain(world.task.series, 0))
+    vector = true_sum(world, world.hosts).astype(np.uint32)
+    found = []
+    for n in range(1, 30):
+        vector[:CHECK_WORDS] = n
+        if vector_hash(vector) == SignedRelease.decode(entry).release.vector_hash:
+            found.append(n)
+    assert found == []
