@@ -68,7 +68,8 @@ class Cuttable:
         self._inner, self._line = inner, line
 
     def __getattr__(self, name: str) -> Any:
-        self._line.check()
+        if name != "notes":  # said by this side
+            self._line.check()
         found = getattr(self._inner, name)
         if name in {"producer", "consumer"}:
             return lambda *given: Cuttable(found(*given), self._line)
