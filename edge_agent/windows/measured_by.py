@@ -42,7 +42,7 @@ def measured(
 ) -> bool:
     """Say whether a mean or the indicators of a host are numbers: else its zeros would be none.
 
-    A mean is one from its first sample on. What did not happen is known of a window of which at
+    A mean is one from its first sample on. That nothing happened is known of a window of which at
     least half was watched; of `applications_seen` on the GPUs, whose work it is.
     """
     if section.kind is SectionKind.MEAN:

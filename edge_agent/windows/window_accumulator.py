@@ -139,9 +139,13 @@ class WindowAccumulator:
     ) -> NDArray[np.int64]:
         if coin >= spec.rate_millionths:
             return self._filler.unmeasured(section, gpus)
-        if not section.counts_unmeasured or measured(section, state, gpus, self._window_s):
-            return self._filler.fill(section, state, gpus)
-        row = np.zeros(section.length, dtype=np.int64)
+        row = self._filler.fill(section, state, gpus)
+        seen = section.kind is SectionKind.INDICATORS and bool(row.any())
+        if not section.counts_unmeasured or seen:
+            return row
+        if measured(section, state, gpus, self._window_s):
+            return row
+        row[:] = 0
         row[section.index(UNMEASURED)] = spec.unmeasured
         return row
 

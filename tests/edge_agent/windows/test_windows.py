@@ -436,7 +436,7 @@ def test_windows_say_what_was_not_measured_and_nothing_else() -> None:
     windows.add(SourceCoverage("faults", boot(0), 40 * SECOND))
     row = windows.close(START)
     assert cells(task, row, "host_cpu") == {"unmeasured": 1_000_000}
-    assert cells(task, row, "incidents") == {"unmeasured": 1}
+    assert cells(task, row, "incidents") == {"disk_io": 1}
     assert cells(task, row, "applications_seen") == {"unmeasured": 1}
     assert cells(task, row, "hardware_faults") == {}
     watch(windows, [0], 60, 100)
