@@ -307,6 +307,7 @@ class AgentRuntime:
             # Asking may take as long as a time-out: seldom enough not to hold the windows up.
             self._timers.control_ms += _CONTROL_AWAY_MS
             self._log.warning("control topics away", error=str(error))
+        self._effects.learn_longest(self._control.longest_report)
         for note in self._control.notes():
             self.tally.refused[note.noted.value] += 1
             self._log.warning(note.noted.value, detail=note.detail)

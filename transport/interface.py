@@ -171,6 +171,9 @@ class Transport(Protocol):
         Raises      TransportUnavailable
         """
 
+    def longest(self, topic: str) -> int:
+        """The longest value that it takes, as far as it tells. Raises TransportUnavailable."""
+
     def producer(self) -> Producer: ...
 
     def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
@@ -311,6 +314,9 @@ class ForwardingTransport(Closing):
 
     def identity(self, topic: str) -> str:
         return self.inner.identity(topic)
+
+    def longest(self, topic: str) -> int:
+        return self.inner.longest(topic)
 
     def producer(self) -> Producer:
         return self.inner.producer()

@@ -16,9 +16,10 @@ from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, LedgerView
 from edge_agent.windows.encode import encode_rows
 from privacy.budget import Entry, keep_from
 from privacy.noise import NoiseSampler
-from wire.envelope import Kind, wrap
+from wire.envelope import OVERHEAD_BYTES, Kind, wrap
 from wire.fields import KEY_ANNOUNCED_AHEAD_S, TaskId
 from wire.rejection import ReportRejected
+from wire.report import report_length
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
@@ -102,6 +103,8 @@ class Participant:
             [v.epoch_ctr for v in view.hosts],
             [list(v.epochs_opened) for v in view.hosts],
         )
+        self.longest_report: int | None = None
+        """What the log takes, enveloped; None: not known."""
         self._pending: dict[Token, _Pending] = {}
         self._token = 0
 
@@ -219,6 +222,9 @@ class Participant:
         why = eligibility.window_fault(task, event, self._resume_after_s)
         if why is None and not self._budget.remembers(event.window_start_s):
             why = Withheld.FORGOTTEN
+        length = report_length(task.d, task.scheme) + OVERHEAD_BYTES
+        if why is None and self.longest_report is not None and length > self.longest_report:
+            why = Withheld.RECORD_TOO_LARGE
         if why is not None:
             return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
         effects: list[Effect] = []

@@ -43,6 +43,7 @@ class Withheld(StrEnum):
     NO_EPOCH = "no_epoch"
     EPOCH_RATE = "epoch_rate"
     RECOVERING = "recovering"
+    RECORD_TOO_LARGE = "record_too_large"
     SPOOL_FULL = "spool_full"
     DISK_FULL = "disk_full"
     CLOCK_SET_BACK = "clock_set_back"

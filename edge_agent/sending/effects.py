@@ -115,7 +115,7 @@ class Effects:
                 self._log.warning("transport away", error=str(error), waiting=len(self._outbox))
             return
         if dropped := self._outbox.take_too_large():
-            self.tally.refused["record_too_large"] += len(dropped)
+            self.tally.refused[events.Withheld.RECORD_TOO_LARGE] += len(dropped)
             self._log.error("records longer than the log takes", dropped=len(dropped))
             self._forget(dropped, Fate.TOO_LONG)
         if not sent:
@@ -124,6 +124,10 @@ class Effects:
         self._forget(sent, Fate.SENT)
         if self.down:
             self._back(now_ms)
+
+    def learn_longest(self, report_bytes: int | None) -> None:
+        """Take how long a report the log takes: nothing is spent on a longer one."""
+        self._participant.longest_report = report_bytes
 
     def queue_spool(self, now_ms: int) -> None:
         """Queue everything that waits in the ledger's spool."""

@@ -19,7 +19,7 @@ from wire.envelope import Kind, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
 from wire.task import Task
-from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
+from wire.topics import KEYS, REPORTS, ROSTERS, TASKS, TOPICS
 
 BEAT_MS: Final = 250
 """Records leave on multiples of it; one sealed between two beats waits for the next."""
@@ -155,6 +155,7 @@ _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _TOPICS: Final = (TASKS, ROSTERS, KEYS)
 _RECORDS: Final = 100
 _POLLS: Final = 10
+_ASK_LONGEST_S: Final = 3600
 _FIRST_WAIT_S: Final = 5.0
 """A cluster lets a new member in only after seconds."""
 
@@ -166,6 +167,8 @@ class ControlFeed:
         self._transport = transport
         self._name = name
         self._consumer: interface.Consumer | None = None
+        self.longest_report: int | None = None
+        self._asked_s = -_ASK_LONGEST_S
 
     def events(self, now_s: int) -> Iterator[events.Event | events.Refuse]:
         """Yield what came, at most 1,000 records. Raises TransportUnavailable, also after some."""
@@ -173,6 +176,8 @@ class ControlFeed:
             interface.create_topics(self._transport)
             group = f"{self._name}-{secrets.token_hex(6)}"
             self._consumer = self._transport.consumer(group, _TOPICS)
+        if not 0 <= now_s - self._asked_s < _ASK_LONGEST_S:
+            self.longest_report, self._asked_s = self._transport.longest(REPORTS), now_s
         for _ in range(_POLLS):  # a flooded topic must not stop the agent
             records = self._consumer.poll(_RECORDS, 0.0)
             # Rosters and keys first, so that a task finds what its first epoch needs.

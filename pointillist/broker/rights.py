@@ -77,6 +77,8 @@ def rules(settings: KafkaSettings, role: KafkaRole, user: str) -> list[AclBindin
     wanted = [
         *((topic, name, literal, AclOperation.READ) for name in READS[role]),
         *((topic, name, literal, AclOperation.WRITE) for name in WRITES[role]),
+        # How long a record may be: an agent asks before it spends anything on one.
+        *((topic, name, literal, AclOperation.DESCRIBE_CONFIGS) for name in WRITES[role]),
         *((group, name, beginning, AclOperation.READ) for name in GROUPS[role]),
     ]
     return [

@@ -198,6 +198,23 @@ def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
     assert len(range(T0, max(found.values()) + 4, 4)) - len(found) == dropped
 
 
+def test_nothing_is_spent_on_reports_that_the_topic_will_not_take(
+    broker: RunningBroker, made: KafkaSurroundings, clock: SteppedClock
+) -> None:
+    limit(broker, made, 300)
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 + 29)
+    assert runtime.tally.sealed == 0
+    assert runtime.tally.refused["record_too_large"] >= 6
+    limit(broker, made, 1 << 20)
+    runtime.close()
+    assert [host.entries for host in read_view(made.config.ledger_file).hosts] == [()]
+    again = made.agent(clock)
+    run_until(again, clock, T0 + 41)
+    assert again.tally.sealed >= 2
+    again.close()
+
+
 def limit(broker: RunningBroker, made: KafkaSurroundings, max_bytes: int) -> None:
     """Change the longest batch that the topic of reports takes."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

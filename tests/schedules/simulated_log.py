@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from tests.schedules.machine import Process
 from transport.interface import (
+    MAX_VALUE_BYTES,
     LogNote,
     Record,
     TopicPartition,
@@ -83,6 +84,9 @@ class LogClient:
 
     def identity(self, topic: str) -> str:
         return "simulated"
+
+    def longest(self, topic: str) -> int:
+        return MAX_VALUE_BYTES
 
     def partitions(self, topic: str) -> int:
         return PARTITIONS[topic]

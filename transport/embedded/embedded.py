@@ -310,6 +310,9 @@ class EmbeddedLog(Closing):
         with closing(connection), failures(self.path):
             return identity_of(connection)
 
+    def longest(self, topic: str) -> int:  # noqa: ARG002  (one limit for all)
+        return self.max_value_bytes
+
     def producer(self) -> EmbeddedProducer:
         return EmbeddedProducer(self)
 

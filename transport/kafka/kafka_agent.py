@@ -11,13 +11,22 @@ from contextlib import contextmanager, suppress
 
 import crc32c  # noqa: F401  (kafka-python looks for it by itself)
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition, errors
-from kafka.admin import NewTopic, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
 
-from transport.interface import Outgoing, RecordTooLarge, TransportUnavailable
+from transport.interface import (
+    Outgoing,
+    RecordTooLarge,
+    TransportRefused,
+    TransportUnavailable,
+)
 from transport.process.supervision import close_within
 
 from . import kafka_agent_consumer as member
 from . import kafka_frame as frame
+
+_LONGEST = "max.message.bytes"
+_ALONE_BYTES = 256
+"""Of a batch with one report beside that: heads, and the host's id as its key."""
 
 
 class AgentKafka(frame.KafkaFrame[KafkaAdminClient]):
@@ -48,6 +57,18 @@ class AgentKafka(frame.KafkaFrame[KafkaAdminClient]):
         if code:
             raise errors.for_code(code)(name)
         return frame.FoundTopic(len(found["partitions"]), member.identity_of(found["topic_id"]))
+
+    def longest(self, topic: str) -> int:
+        """What the topic says, where we have the right to ask: rules of before do not give it."""
+        limit, name = super().longest(topic), self.settings.named(topic)
+        with suppress(TransportRefused), self._admin() as admin:
+            told = admin.describe_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, name, {_LONGEST: None})],
+                config_filter="all",
+            )
+            found = told["topic"][name][_LONGEST]["value"]
+            return min(limit, int(found) - _ALONE_BYTES)
+        return limit
 
     def _newest_ms(
         self, admin: KafkaAdminClient, slots: Sequence[tuple[str, int]]

@@ -336,6 +336,10 @@ class KafkaFrame(Closing, Generic[A]):
             found = self._look_up(admin, topic)
         return "" if found is None else known(found.identity)
 
+    def longest(self, topic: str) -> int:
+        """By the configuration; a client that sends single records asks the topic."""
+        return self.settings.value_limit(topic)
+
     def forget_partitions(self) -> None:
         """Ask for them again: a send failed, and a topic may have been made anew."""
         self._partitions.clear()

@@ -37,6 +37,8 @@ def test_long_batch_goes_in_parts_and_a_longer_record_is_named(
         topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
         for done in admin.incremental_alter_configs([topic]).values():
             done.result()
+        if side is Side.AGENT:  # what it would spend budget on, it asks about before
+            assert RECORD_BYTES < log.longest(TOPIC) < TAKES_BYTES
         producer = log.producer()
         values = [b"%06d" % number + bytes(RECORD_BYTES) for number in range(RECORDS)]
         for number, value in enumerate(values):
