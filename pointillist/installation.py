@@ -24,6 +24,7 @@ _PARTIES: Final = ("aggregator", "web")
 PACKAGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "capstone": ("capstone", ("agent",)),
     "confluent_kafka": ("confluent-kafka", ("aggregator",)),
+    "cramjam": ("cramjam", ("agent",)),
     "dp_accounting": ("dp-accounting", ("agent", "aggregator")),
     "duckdb": ("duckdb", _PARTIES),
     "fastapi": ("fastapi", ("web",)),

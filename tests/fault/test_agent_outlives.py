@@ -109,6 +109,9 @@ def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None
             assert polls < 100, "the agent reads on as long as records come"
             return [junk] * 100
 
+        def notes(self) -> list[object]:
+            return []
+
         def close(self) -> None:
             return
 

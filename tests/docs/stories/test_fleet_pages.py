@@ -90,8 +90,10 @@ def test_an_owner_checks_a_report(machine: PageMachine, fleet: PageFleet) -> Non
     at = {f"{party}.sqlite": fleet.state(party) for party in ("leader", "helper")}
     machine.type("leader transcript export leader.sqlite leader.json", having=at)
     machine.type("leader transcript export helper.sqlite helper.json", more="--json", having=at)
-    leader = {"STATE": fleet.state("leader"), "FILE": "leader.json", "T": released}
-    machine.type("leader transcript export STATE FILE --window T", having=leader)
+    leader = {"STATE": fleet.state("leader"), "FILE": "told.json", "ID": name}
+    machine.type("leader transcript export STATE FILE --report ID", having=leader)
+    words = ["leader", "transcript", "export", fleet.state("leader"), "leader.json"]
+    machine.run(["pointillist", *words, "--window", released])
     at["2026-05-01T10:00Z"] = released
     machine.type(
         "leader transcript export helper.sqlite helper.json --window 2026-05-01T10:00Z", having=at

@@ -158,6 +158,7 @@ def stragglers() -> str:
     told = {
         "ranks": [rank], "slow_links": [], "stages": [], "uneven_stages": [], "first_step": 0,
         "uneven_input_stages": [], "calls": 9, "calls_out_of_order": 0, "steps": 9, "last_step": 8,
+        "remarks": [],
     }  # fmt: skip
     return stragglers_text.text(told, every=True)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from aggregator.enrolment.enrolment import enrol_folder
-from aggregator.enrolment.tasks import SignedFolder
+from aggregator.enrolment.tasks import SignedFolder, TaskPlan, build_task
 from aggregator.state.state_file import write_all_durably, write_durably
 from pointillist.cli.helper_command import app as helper_app
 from pointillist.cli.output import ExitCode
 from tests.enrolment_kit import LEADER, plans_file, request
-from tests.protocol_kit import T0, signing_key, small_task
+from tests.protocol_kit import T0, signing_key
 from transport.files.keyfiles import write_signing_key
 from transport.files.private_files import UnfitFile, read_bounded
 from wire import labels
+from wire.catalogue import Catalogue
 from wire.envelope import Signed
 from wire.fields import NO_SIGNATURE
 
@@ -107,15 +107,18 @@ def test_roster_among_the_answers_is_not_signed(joins: Path) -> None:
 
 
 def test_task_among_the_answers_is_told(joins: Path) -> None:
-    task = small_task(LEADER, HELPER, n_max=10, t=1)
-    sections = tuple(replace(section, sigma_1024=1 << 22) for section in task.sections)
-    body = replace(task, sections=sections).encode_body()
+    plan = TaskPlan(
+        series="minute", window_s=60, first_window=T0, last_window=T0 + 60 * 20_000,
+        weights={"kernel_mix": 100_000}, gpus_per_host=8, n_max=500, n_min=400, t=50,
+        leader_pk=LEADER.public_bytes, helper_pk=HELPER.public_bytes, expiry=T0 + 10**8,
+    )  # fmt: skip
+    body = build_task(Catalogue.load(), plan).encode_body()
     signature = LEADER.sign(Signed(labels.TASK, body).unsigned())
     (joins / "sly.task").write_bytes(Signed(labels.TASK, body, signature).encode())
     code, said, err = countersign(joins)
     assert said["refused"] == []
     assert (code, said["signed"]) == (0, {"task": 1, "roster": 0, "entry": 1})
-    assert "sly.task: minute of fleet, epsilon 2, n_min 8, t 1" in err
+    assert "sly.task: minute of fleet, epsilon 2, n_min 400, t 50" in err
 
 
 def test_name_of_a_file_cannot_forge_a_line(joins: Path) -> None:
