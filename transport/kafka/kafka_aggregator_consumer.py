@@ -276,7 +276,8 @@ class AggregatorConsumer:
     def _silent(self) -> dict[Slot, str]:
         """Where records are, and none comes: of some batches that a disk spoilt the client is mute.
 
-        A fetch that is under way for longer than `timeout_s` would have been complained of.
+        A fetch that is under way for longer than `timeout_s`, or the client's least second, would
+        have been complained of, and no records are left out then.
         """
         now, timeout_s = time.monotonic(), self._settings.timeout_s
         if self._last.error is not None:
@@ -288,7 +289,7 @@ class AggregatorConsumer:
                 self._since[name] = (at, now)
                 continue
             stepping = at == self._unreadable.get(name, -2) + 1
-            if now - since_s > (timeout_s / 5 if stepping else 3 * timeout_s):
+            if now - since_s > (1 if stepping else 3) * max(timeout_s, 1.25):
                 slot = TopicPartition(self._settings.named(name[0]), name[1])
                 low, high = rdkafka.watermarks(self._open(), slot, timeout_s)
                 if low <= at < high:
