@@ -91,6 +91,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("codec", CODECS)
 def test_spoilt_batches_are_passed_over_and_noted_once(
