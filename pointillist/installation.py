@@ -23,7 +23,6 @@ import platformdirs
 _PARTIES: Final = ("aggregator", "web")
 PACKAGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "capstone": ("capstone", ("agent",)),
-    "cramjam": ("cramjam", ("agent",)),
     "confluent_kafka": ("confluent-kafka", ("aggregator",)),
     "cramjam": ("cramjam", ("agent",)),
     "dp_accounting": ("dp-accounting", ("agent", "aggregator")),
