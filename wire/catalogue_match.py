@@ -62,11 +62,14 @@ def _same_section(catalogue: Catalogue, spec: SectionSpec) -> Section:
 _WINDOWS: Final = {60: "minute", 3600: "hour", 86_400: "day", 604_800: "week"}
 
 
-def describe(spec: SectionSpec, unit: str, window_s: int, gpus: int | None) -> str:
+def describe(
+    spec: SectionSpec, unit: str, window_s: int, gpus: int | None, known: Section | None
+) -> str:
     """Say in a section's unit what one host may add to it, and in which steps."""
     window = _WINDOWS.get(window_s, f"window of {window_s:,} s")
     if spec.kind is SectionKind.INDICATORS:
-        return f"at most {spec.m} of {spec.length - 1} answers a host and {window}"
+        answers = spec.length - 1 if known is None else known.axis_cells
+        return f"at most {spec.m} of {answers} answers a host and {window}"
     cell = f", {spec.coordinate_cap:,} a cell" if spec.coordinate_cap < spec.l1_bound else ""
     host = f" ({gpus} GPU{'s' * (gpus != 1)})" if unit in _OF_GPUS and gpus else ""
     return f"{spec.l1_bound:,} {unit} a host and {window}{host}{cell}, in steps of {spec.q:,}"

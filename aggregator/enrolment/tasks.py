@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from privacy.errors import ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.catalogue import Catalogue, CatalogueError
+from wire.catalogue import Catalogue, CatalogueError, Section
 from wire.catalogue_match import describe, match_task
 from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
 from wire.fields import MAX_EPOCH_S, MAX_ROSTER_BODY, NO_SIGNATURE, Scheme, TaskId, task_id
@@ -337,11 +337,12 @@ def _task_summary(task: Task, identity: bytes, catalogue: Catalogue) -> dict[str
     except CatalogueError as error:
         matched, differs = None, str(error)
     gpus = None if matched is None else matched.gpus
-    units = [section.unit for section in matched.sections] if matched else ["base units"] * 256
+    found: Sequence[Section | None] = matched.sections if matched else [None] * len(task.sections)
+    units = ["base units" if known is None else known.unit for known in found]
     sections: list[Mapping[str, Any]] = [
         {
             "name": section.name,
-            "asks": describe(section, unit, task.window_s, gpus),
+            "asks": describe(section, unit, task.window_s, gpus, known),
             "unit": unit,
             "cap": section.coordinate_cap,
             "bound": section.l1_bound,
@@ -352,7 +353,7 @@ def _task_summary(task: Task, identity: bytes, catalogue: Catalogue) -> dict[str
             "sigma_steps": section.sigma_1024 / 1024,
             "bound_steps": section.bound_steps,
         }
-        for section, unit in zip(task.sections, units, strict=False)
+        for section, unit, known in zip(task.sections, units, found, strict=True)
     ]
     return {
         "kind": "task",

@@ -204,6 +204,8 @@ def cohort_faults(ledger: LedgerView, signed: Mapping[bytes, bytes], now_s: int)
     faults = {}
     for kept in (content for task_id, content in signed.items() if task_id in current):
         task = Task.decode_body(Signed.decode(kept, labels.TASK).body)
+        if task.expiry <= now_s or task.last_window + task.window_s <= now_s:
+            continue
         parties = PartyKeys(task.leader_pk, task.helper_pk)
         known = [r for r in ledger.rosters if (r.leader_pk, r.helper_pk) == parties]
         in_force = [roster for roster in known if roster.effective_from <= now_s][-1:]

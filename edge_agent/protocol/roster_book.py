@@ -45,8 +45,13 @@ class RosterBook:
     _rosters: dict[PartyKeys, list[KnownRoster]] = field(default_factory=dict)
 
     def recall(self, known: Iterable[KnownRoster]) -> None:
-        """Take over rosters that were verified before a restart, oldest version first."""
+        """Take over rosters that were verified before a restart, oldest version first, but those
+        of a fleet that is pinned no more.
+        """
+        fleets = self.pins.fleets | {""}  # of before rosters named theirs
         for roster in known:
+            if self.pins.fleets and roster.fleet not in fleets:
+                continue
             parties = PartyKeys(roster.leader_pk, roster.helper_pk)
             self._rosters.setdefault(parties, []).append(roster)
 

@@ -34,6 +34,7 @@ MEASURED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "synchronisation_waits": ("probes",),
 }
 """Sections of the catalogue, and the sources of which one is enough."""
+_OF_GPUS: Final = frozenset({*_KERNELS, "devices"})
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -42,12 +43,15 @@ def measured(
 ) -> bool:
     """Say whether a mean or the indicators of a host are numbers: else its zeros would be none.
 
-    A mean is one from its first sample on. That nothing happened is known of a window of which at
+    Without a GPU that is named nothing of GPUs is measured: `probes` samples zeros there. A mean is
+    one from its first sample on. That nothing happened is known of a window of which at
     least half was watched; of `applications_seen` on the GPUs, whose work it is.
     """
+    wanted = MEASURED_BY.get(section.name)
+    if wanted is not None and not gpus and _OF_GPUS.issuperset(wanted):
+        return False
     if section.kind is SectionKind.MEAN:
         return bool(state.cells.get(section.name))
-    wanted = MEASURED_BY.get(section.name)
     if wanted is None:  # of another catalogue
         return True
     if wanted == _KERNELS:

@@ -134,6 +134,8 @@ class PartyCard:
     @property
     def text(self) -> str:
         brokers = ", ".join(quoted(broker) for broker in self.brokers)
+        # Earlier versions refuse the key: what has no fleet is without it.
+        fleet = f"fleet = {quoted(self.fleet)}\n" if self.fleet else ""
         return f"""# The card of the {self.party} {self.name}. Nothing in it is secret; compare its
 # fingerprint with its owner by another way than it came.
 format = {CARD_FORMAT}
@@ -145,8 +147,7 @@ address = {quoted(self.address)}
 brokers = [{brokers}]
 broker_tls = {str(self.broker_tls).lower()}
 n_min = {self.n_min}
-fleet = {quoted(self.fleet)}
-"""
+{fleet}"""
 
 
 def read_card(path: Path, fingerprint: str | None = None) -> PartyCard:
