@@ -132,7 +132,7 @@ class FleetReleases(Closing):
     ) -> pd.DataFrame:
         """Return the last 60 minutes of a section, renewed with each window that ends.
 
-        minutes     how many, of windows that are no longer
+        minutes     how many, a multiple of the windows that are added up
         since, until    the minutes to each moment in (since, until]; without `since` the newest
         by, ...     as `mix`
         Returns     as `mix`: `windows` counts those that were released, `coverage` is their part

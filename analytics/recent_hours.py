@@ -43,7 +43,8 @@ def recent_sql(
 ) -> str:
     """Rows for people of so many minutes to each moment at which a window ended, in SQL.
 
-    folder          of releases; windows no longer than these minutes are added up
+    folder          of releases; windows that these minutes are a multiple of are added up: of
+                    others the first would begin before them
     since, until    moments in (since, until]; without `since` the newest of each series and cohort
     by_cohort       a row for each cohort; else cohorts are added up
     judged          as `cells_sql` has it
@@ -140,7 +141,7 @@ def _windows(
     # Its cells are what is known of a series that fell silent.
     spans = {name: min(start, newest.get(name, start)) for name, start in first.items()}
     condition = (
-        f"window_s <= {length.total_seconds():.0f} "
+        f"{length.total_seconds():.0f} % window_s = 0 "
         f"AND window_start + to_seconds(window_s) <= TIMESTAMP '{until}'"
     )
 

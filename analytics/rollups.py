@@ -167,6 +167,7 @@ def _begin_with(beside: Path, folder: Path) -> None:
     if settled_ns(folder) or not settled_ns(beside):
         return
     with alone(folder):
+        coarse = (beside / COARSE).exists()
         # Their hours first: what is added up meanwhile is then added up here again.
         hours = SettledHours.read(beside)
         # Files of months are true to days beside them, which may go on to change.
@@ -174,6 +175,8 @@ def _begin_with(beside: Path, folder: Path) -> None:
         for kind in SCHEMAS:
             if (beside / kind).is_dir():
                 shutil.copytree(beside / kind, folder / kind, dirs_exist_ok=True, ignore=hidden)
+        if coarse:  # outcomes have no column that says so: sums would be rounded once more
+            (folder / COARSE).touch()
         hours.write(folder)
 
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 from aggregator.statistics import causes
 from aggregator.statistics.causes import CauseRow, CauseTable, CauseWindow, Trend
 from aggregator.statistics.correction import Detector, Reported
-from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
 from wire.catalogue import MEASURED, NO_CLASSES
 
 from .release_files import release_path, utc
@@ -170,9 +169,11 @@ def reported_of(found: Iterable[Record], rows: Sequence[Record]) -> Reported:
         for name in ("value", "standard_error")
     )
     for row in found:
-        if row["cell"] == MEASURED and row["value"] > BELOW_NOISE_ERRORS * row["standard_error"]:
-            return Reported(row["value"], value, error, row["standard_error"])
-    return Reported(rows[0]["n_hosts"], value, error, 0.0, int(rows[0].get("n_bound") or 0))
+        if row["cell"] == MEASURED:  # where they are noise, so are the shares: none of all hosts
+            measured = max(row["value"], row["standard_error"], 1.0)
+            return Reported(measured, value, error, row["standard_error"])
+    hosts = max(rows[0]["n_hosts"], 1)  # the grid rounds a handful to none
+    return Reported(hosts, value, error, 0.0, int(rows[0].get("n_bound") or 0))
 
 
 def _grouped(records: Iterable[Record]) -> list[list[Record]]:

@@ -92,14 +92,15 @@ class Compaction:
     keep_days       series -> days after which its windows are removed; others stay
     roll_ups        asked before
     checkpoint      is told of each step, for tests
-    causes_of       makes root-cause tables of released cells: see `Coarsening`
+    causes_of       makes root-cause tables of released cells: see `Coarsening`; None: who compacts
+                    does not know the detector's rates, and leaves tables of before to the Leader
     """
 
     folder: Path
     keep_days: Mapping[str, int] = field(default_factory=dict)
     roll_ups: RollUps = NO_ROLL_UPS
     checkpoint: Checkpoint = no_checkpoint
-    causes_of: CauseTables = uncorrected
+    causes_of: CauseTables | None = uncorrected
 
     def run(self, today: date) -> Compacted:
         """Pack every day before this one, and remove what is too old.
@@ -112,11 +113,14 @@ class Compaction:
         with _locked(self.folder):
             for root, schema in self._roots():
                 self._clear(root)
-                self._make_coarse(root, schema)
+                if not self._waits(root, schema):
+                    self._make_coarse(root, schema)
             failed = self._roll_up()
             for root, schema in self._roots():
                 if failed is None:
                     self._remove_old(root, today, done)
+                if self._waits(root, schema):
+                    continue
                 closed = [single for single in packs.all_singles(root) if single.day < today]
                 for _, singles in groupby(closed, key=lambda single: (single.series, single.day)):
                     self._pack_day(root, schema, list(singles), done)
@@ -149,6 +153,15 @@ class Compaction:
         yield self.folder / release_files.SUPPRESSED_FOLDER, release_files.SUPPRESSED_SCHEMA
         yield self.folder / CAUSES_FOLDER, CAUSE_SCHEMA
 
+    def _waits(self, root: Path, schema: pa.Schema) -> bool:
+        """Whether root-cause tables of before wait for the Leader, who corrects them."""
+        if self.causes_of is not None or not schema.equals(CAUSE_SCHEMA):
+            return False
+        exact = (not pack.is_coarse for pack in packs.all_packs(root))
+        return any(exact) or any(
+            "n_bound" not in pq.read_schema(single.path).names for single in packs.all_singles(root)
+        )
+
     def _clear(self, root: Path) -> None:
         for leftover in (root / packs.FOLDER).glob("series=*/period=*/.generation=*"):
             shutil.rmtree(leftover)
@@ -156,9 +169,12 @@ class Compaction:
             _drop(pack)
 
     def _make_coarse(self, root: Path, schema: pa.Schema) -> None:
-        if not root.is_dir() or (root / packs.COARSE).exists():
+        if not root.is_dir():
             return
-        coarsening = Coarsening(self.folder, schema, self.causes_of)
+        # A Leader of before may have come back in between.
+        if (root / packs.COARSE).exists() and all(p.is_coarse for p in packs.all_packs(root)):
+            return
+        coarsening = Coarsening(self.folder, schema, self.causes_of or uncorrected)
         for single in list(packs.all_singles(root)):
             if coarsening.single(single):
                 self.checkpoint("file made coarse")
@@ -175,7 +191,7 @@ class Compaction:
         """Put one day of a series into its packs; then its files are no longer needed."""
         waiting = [one for one in singles if not packs.is_packed(root, one.path)]
         for one in waiting:  # a Leader of before may have come back in between
-            Coarsening(self.folder, schema, self.causes_of).single(one)
+            Coarsening(self.folder, schema, self.causes_of or uncorrected).single(one)
         for period, rows in _read(waiting, schema):
             self._write(root, singles[0].series, period, rows, schema)
             done.packs += 1

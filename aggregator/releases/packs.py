@@ -166,7 +166,9 @@ def list_folder(root: Path) -> Listing:
             if (single.series, period) in packs
         )
     ]
-    return Listing(tuple(kept), tuple(packs.values()), (root / COARSE).exists())
+    # A Leader of before may have come back, and packed.
+    coarse = (root / COARSE).exists() and all(pack.is_coarse for pack in packs.values())
+    return Listing(tuple(kept), tuple(packs.values()), coarse)
 
 
 def mark_new(root: Path) -> None:

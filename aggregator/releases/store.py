@@ -45,7 +45,7 @@ from .release_files import (
     utc,
     write_whole,
 )
-from .releases import open_duckdb, read_releases
+from .releases import QueryRefused, open_duckdb, read_releases
 
 EVERY_S: Final = 3600
 
@@ -135,8 +135,8 @@ class Upkeep(Closing):
         ended, self._running = self._running, None
         try:
             ended.result()
-        except pa.ArrowException as error:
-            raise StorageUnavailable(self._folder, error) from error
+        except (pa.ArrowException, duckdb.Error, QueryRefused) as error:  # out of memory, too
+            raise StorageUnavailable(self._folder, _first_line(error)) from error
         except CompactionUnderWay:
             return False
         return True

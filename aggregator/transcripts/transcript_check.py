@@ -89,6 +89,13 @@ class Transcript:
         said = f"the file says it is of: {self.party[:40]!r}"
         return f"expected the transcript of the {party.capitalize()}, {said}"
 
+    def is_silent_on(self, report_id: bytes) -> bool:
+        """Whether this is an export that was not asked about a report: it may well be in."""
+        return any(
+            link.reports is not None and link.asked is not None and report_id not in link.asked
+            for link in self.links
+        )
+
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
         for link in self.links:

@@ -163,7 +163,14 @@ def verify(
     found: dict[str, Any] = {}
     for text in report or []:
         with reported(ExitCode.USAGE, ValueError):
-            places = find_report(both, bytes.fromhex(text))
+            report_id = bytes.fromhex(text)
+        for file, kept in zip((leader_file, helper_file), both, strict=True):
+            if kept.is_silent_on(report_id):
+                raise usage_error(
+                    f"{file}: expected it to tell of report {text}, but it was not asked",
+                    f"export it with --report {text}",
+                )
+        places = find_report(both, report_id)
         found[text] = {who: link and link.window for who, link in places.items()}
     whole = all(None not in places.values() for places in found.values())
     body = {

@@ -308,7 +308,8 @@ def compact(
     kept = _days(keep_days or [])
     _need_folder(folder)
     with reported(ExitCode.UNAVAILABLE, OSError):
-        done = Compaction(folder, kept, kept_roll_ups(folder)).run(datetime.now(UTC).date())
+        compaction = Compaction(folder, kept, kept_roll_ups(folder), causes_of=None)
+        done = compaction.run(datetime.now(UTC).date())
     body = {"windows_packed": done.windows, "packs": done.packs, "windows_removed": done.removed}
     emit(body, json)
 
