@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from math import log2
+from math import ceil, log2
 from typing import Final, Protocol
 
 import numpy as np
@@ -152,13 +152,21 @@ def _coarse_capacity(
 
     few     models of fewer hosts are not told apart
     """
-    typical = 1 << round(log2(max(capacity.gpus / n, 1)))
-    told = [model for model, own in sorted(capacity.gpus_by_model.items()) if own >= few * typical]
+    # GPUs of a host, by model: where few hosts have many, those of all hosts would tell each.
+    of_host = {
+        model: capacity.squares_by_model[model] / own
+        for model, own in capacity.gpus_by_model.items()
+        if own
+    }
+    told = [m for m, each in sorted(of_host.items()) if capacity.gpus_by_model[m] >= few * each]
+    typical = 1 << round(log2(max(capacity.gpus / n, 1, *(of_host[model] for model in told))))
+    left_out = max((each for model, each in of_host.items() if model not in told), default=1)
+    most_few = few * max(typical, 1 << ceil(log2(left_out)))
     if not hosts.bound:
         exact = {model: CoarseCount(capacity.gpus_by_model[model], 0) for model in told}
         squares = {model: float(capacity.squares_by_model[model]) for model in told}
         total = CoarseCount(capacity.gpus, 0)
-        return CoarseCapacity(total, exact, float(capacity.squares), squares, few * typical)
+        return CoarseCapacity(total, exact, float(capacity.squares), squares, most_few)
     most = hosts.value + hosts.bound
 
     def units(gpus: int) -> int:
@@ -186,7 +194,7 @@ def _coarse_capacity(
         before = whole
     squares = {model: squares_of(capacity.squares_by_model[model]) for model in told}
     total = CoarseCount(gpus_of(before), bound(before, 0.5))
-    return CoarseCapacity(total, by_model, squares_of(capacity.squares), squares, few * typical)
+    return CoarseCapacity(total, by_model, squares_of(capacity.squares), squares, most_few)
 
 
 @dataclass(frozen=True, slots=True)
