@@ -237,11 +237,11 @@ class BatchingProducer(ABC):
             raise RecordTooLarge(f"key: expected at most {MAX_KEY_BYTES} bytes, got {len(key)}")
         if len(value) > limit:
             raise RecordTooLarge(f"value: expected at most {limit} bytes, got {len(value)}")
-        partition = partition_of(key, self._partitions(topic))
         size = len(key) + len(value)
         longer = self._pending_bytes + size > self.batch_bytes
         if self._pending and (longer or len(self._pending) >= BATCH_RECORDS):
             self._send_pending()  # where it fails, this one is not taken: the buffer stays bounded
+        partition = partition_of(key, self._partitions(topic))  # of the log that there is now
         self._pending.append(Outgoing(topic, partition, bytes(key), bytes(value)))
         self._pending_bytes += size
 

@@ -199,8 +199,11 @@ class HelperCalls:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
         self._answers = queue.SimpleQueue[HelperAnswer]()
         self._statuses = queue.SimpleQueue[tuple[bytes, ...] | None]()
-        self.takes_salt = False
-        """Whether the Helper, as far as it has said, takes salt behind a release's vector."""
+        self.takes_salt: bool | None = None
+        """Whether the Helper takes salt behind a release's vector; None: asked before it answers.
+
+        Known before the first answer is: a release without salt tells its count.
+        """
         self.under_way = 0
         """Calls whose answer was not yet taken."""
 
@@ -230,6 +233,11 @@ class HelperCalls:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, effect: CallHelper | CallCountersign, epochs: list[bytes]) -> None:
+        if self.takes_salt is None and self._helper is not None:
+            self._ask(self._helper)
+        if self.takes_salt is None:
+            self._answers.put(HelperAnswer(effect.key, None, self._clock()))
+            return
         self._answers.put(call_helper(self._helper, effect, epochs, self._clock))
 
     def _ask(self, helper: HelperPort) -> None:

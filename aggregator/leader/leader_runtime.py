@@ -344,11 +344,12 @@ class LeaderRuntime:
     def _drain(self) -> None:
         for event in self._calls.answers():
             self._note_helper(answered=event.reply is not None)
+            self._leader.chains.salts = bool(self._calls.takes_salt)
             self._runner.feed(event)
         for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)
             self._publisher.put_keys(announcements or ())
-        self._leader.chains.salts = self._calls.takes_salt
+        self._leader.chains.salts = bool(self._calls.takes_salt)
         self._reader.turn(self._clock())
 
     def _note_helper(self, *, answered: bool) -> None:

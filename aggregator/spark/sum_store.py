@@ -48,7 +48,9 @@ CREATE TABLE IF NOT EXISTS parked (
 
 _GONE: Final = -1
 """Where a report lay in a log that is no more: it is in its sum for good."""
-_PARK_APART: Final = "UPDATE parked SET at = (SELECT min(0, min(at)) FROM parked) - 1 - at"
+_PARK_APART: Final = (
+    "UPDATE parked SET at = (SELECT min(0, min(at)) FROM parked) - 1 - at WHERE at >= 0"
+)
 """Away from the offsets of the log that follows, and of those before."""
 
 _DELETE_REFUSED: Final = (

@@ -319,7 +319,9 @@ def export_transcript(transcript: Transcript, path: Path, asked: Iterable[bytes]
         UNRELEASED: [answered.record() for answered in transcript.unreleased],
         SUPPRESSED: [[*place, reason] for place, reason in transcript.suppressed.items()],
     }
-    named = bool(told) or any(link.evidence is not None for link in transcript.links)
+    # A share tells exactly how many hosts it is of.
+    named = bool(told) or any(answered.share for answered in transcript.unreleased)
+    named = named or any(link.evidence is not None for link in transcript.links)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if named else 0o666)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         if named:  # also where the file was there

@@ -300,6 +300,8 @@ class EmbeddedLog(Closing):
             self._connection.execute(
                 "INSERT OR IGNORE INTO topics (name, partitions) VALUES (?, ?)", (name, partitions)
             )
+        with failures(self.path):
+            self.topic(name)  # a file that is made anew gets it, too
 
     def partitions(self, topic: str) -> int:
         with failures(self.path):
@@ -420,10 +422,13 @@ class EmbeddedProducer(interface.BatchingProducer):
 
     def flush(self) -> None:
         if self._pending:
-            self._follow()
             super().flush()
             with failures(self._log.path):
                 self._purged_s = self._log.purge_if_due(self._purged_s)
+
+    def _send_pending(self) -> None:
+        self._follow()
+        super()._send_pending()
 
     def _follow(self) -> None:
         """Write to the file that lies there now: what another takes is in no log."""

@@ -169,9 +169,11 @@ class AggregatorConsumer:
         """Look now and then; a log that is away is no other."""
         if not self._positions or time.monotonic() - self._looked_s < frame.LOOK_S:
             return False
+        before = dict(self._logs)
         with suppress(TransportUnavailable):
-            return self._look()
-        return False
+            self._look()
+        # Also where it failed at a later topic.
+        return any(known and self._logs[topic] != known for topic, known in before.items())
 
     def _revoked(self, client: Consumer, slots: list[TopicPartition]) -> None:
         for slot in slots:
@@ -179,6 +181,7 @@ class AggregatorConsumer:
             self._positions.pop(name, None)
             self._ends.pop(name, None)
             self._passed.pop(name, None)
+            self._since.pop(name, None)
         client.incremental_unassign(slots)
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
@@ -190,6 +193,7 @@ class AggregatorConsumer:
         if self._is_another():
             self._leave()  # a fresh membership places itself
         try:
+            self._watch()
             while True:
                 spent_s = time.monotonic() - start_s
                 wait_s = frame.STEP_S if self._behind() else max(0.0, timeout_s - spent_s)
@@ -272,6 +276,13 @@ class AggregatorConsumer:
             self._unreadable[name], self._positions[name] = at, at + 1
             slot = TopicPartition(self._settings.named(name[0]), name[1], at + 1)
             self._open().seek(slot)
+
+    def _watch(self) -> None:
+        """Note since when each partition stands; one with nothing left does not wait."""
+        now = time.monotonic()
+        for name, at in self._positions.items():
+            if self._since.get(name, (-1, now))[0] != at or not self._left(name):
+                self._since[name] = (at, now)
 
     def _silent(self) -> dict[Slot, str]:
         """Where records are, and none comes: of some batches that a disk spoilt the client is mute.
@@ -367,6 +378,7 @@ class AggregatorConsumer:
     def _leave(self) -> None:
         """Leave the group; where no broker answers, the lease ends by itself."""
         self._positions, self._ends, self._passed, self._joined = {}, {}, {}, False
+        self._since = {}
         if self._client is not None:
             held, self._client = [self._client], None
             leave(held, next(iter(self._names)), self._settings.timeout_s)
