@@ -428,11 +428,9 @@ class StoreReading:
         found = self._part_of(
             cells, ("recent", cells.by, minutes, by_model, by_cohort),
             (RollupPeriod.HOUR, since - RollupPeriod.HOUR.length, until),
-            lambda: without_null(
-                self.fleet.recent(
-                    cells.by, minutes, since=since, until=until, by_model=by_model,
-                    by_cohort=by_cohort,
-                ), "cell",
+            lambda: self.fleet.recent(
+                cells.by, minutes, since=since, until=until, by_model=by_model,
+                by_cohort=by_cohort,
             ),
         )  # fmt: skip
         rows = with_shares(self._with_epsilon(self.visible(found, state)))

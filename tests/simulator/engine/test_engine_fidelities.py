@@ -102,7 +102,7 @@ def test_noise_grows_with_the_hosts_that_report_not_with_those_rostered() -> Non
     """A fifth of the hosts away: the release carries the noise of the others alone."""
     fleet = SmallFleet(scenario(400, 4, dropout=Dropout(share=0.15, late_share=0.0)), plan())
     for name in ("masked", "noise"):
-        assert 0.85 < np.mean(errors(fleet.play(name, SEEDED)) ** 2) < 1.16
+        assert 0.85 < np.mean(errors(fleet.play(name, replace(SEEDED, seed=8))) ** 2) < 1.16
 
 
 def test_exact_draws_noise_as_live_agents_do() -> None:
