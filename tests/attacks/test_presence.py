@@ -15,12 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from aggregator.protocol.released import (
-    Capacity,
-    CoarseCounts,
-    ReleasedWindow,
-    SuppressedWindow,
-)
+from aggregator.protocol.released import Capacity, ReleasedWindow, SuppressedWindow
 from aggregator.releases.compaction import Compaction
 from aggregator.releases.packs import DAY_S
 from aggregator.releases.release_files import utc
@@ -164,13 +159,3 @@ def test_hash_of_a_release_tells_no_count_to_who_has_its_numbers(tmp_path: Path)
         if vector_hash(vector) == SignedRelease.decode(entry).release.vector_hash:
             found.append(n)
     assert found == []
-
-
-@pytest.mark.parametrize("few", [21, 22, 99])
-def test_large_hosts_of_a_model_of_few_are_told_by_none(few: int) -> None:
-    """Beside a thousand hosts of one GPU, 22 of eight have more GPUs than a hundred of those."""
-    task = replace(TASK, n_min=1_000)
-    hosts = [((1, 1),)] * 1_000 + [((2, 8),)] * few
-    counts = CoarseCounts.of(task, len(hosts), Capacity.of(hosts))
-    assert counts.capacity is not None
-    assert set(counts.capacity.by_model) == {1}

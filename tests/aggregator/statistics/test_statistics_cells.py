@@ -262,3 +262,13 @@ def test_histogram_share_knows_that_the_cell_is_part_of_its_whole() -> None:
     variance = 1 - 2 * cell.share_high + bins * cell.share_high**2
     expected = 1.959964 * cell.standard_error * math.sqrt(variance)
     assert difference == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("few", [21, 22, 99])
+def test_large_hosts_of_a_model_of_few_are_told_by_none(few: int) -> None:
+    """Beside a thousand hosts of one GPU, 22 of eight have more GPUs than a hundred of those."""
+    task = replace(make_task(domain="fleet"), n_min=1_000)
+    hosts = [((1, 1),)] * 1_000 + [((2, 8),)] * few
+    counts = CoarseCounts.of(task, len(hosts), Capacity.of(hosts))
+    assert counts.capacity is not None
+    assert set(counts.capacity.by_model) == {1}
