@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -221,8 +222,11 @@ def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     assert ill["ledger"].do == "pointillist agent ledger recover"
 
 
-def test_doctor_names_the_series_whose_cohort_is_too_small(tmp_path: Path) -> None:
+def test_doctor_names_the_series_whose_cohort_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = surroundings(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: T0 + 4)  # later the task is over, and waits no more
     made.run(T0, T0 + 2)
     assert _cohorts(made.config).found == "no series waits for hosts"
     weights = {"demo": 600_000}

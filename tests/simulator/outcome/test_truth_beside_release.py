@@ -18,7 +18,7 @@ from simulator.outcome.coverage import TOTAL, CoverageTally, coverage_rows, perc
 from simulator.outcome.truth import TruthWriter, cause_table, truth_cells
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
-from wire.catalogue import LEFT_OUT
+from wire.catalogue import LEFT_OUT, MEASURED
 
 SECTIONS = {
     "kernel_mix": 300_000, "kernel_mix_by_model": 200_000, "host_cpu": 200_000,
@@ -128,7 +128,8 @@ def test_cause_table_shows_what_struck_many_hosts() -> None:
     (outcome, *_) = outcomes()
     own = [one for one in truth_cells(outcome, CATALOGUE) if one.section == "incidents"]
     cells = [
-        replace(
+        replace(cell, truth=12_000.0, released=12_000.0, standard_error=21.5)
+        if cell.cell == MEASURED else replace(
             cell, truth=117.0 * (at == 0), released=120.0 * (at == 0), standard_error=21.5,
             below_noise=at != 0,
         )
