@@ -43,6 +43,7 @@ def test_last_hour_at_the_end_of_an_hour_is_that_hour_s_roll_up(tmp_path: Path) 
         assert len(fleet.sql("FROM quantiles('recent', 0.5)")) == 4
 
 
+@pytest.mark.release
 def test_last_hour_is_a_plain_sum_across_gaps_and_an_outage(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     ends = dict(
@@ -91,6 +92,7 @@ def test_last_hour_is_a_plain_sum_across_gaps_and_an_outage(tmp_path: Path) -> N
     assert_frame_equal(early, known, check_dtype=False, rtol=1e-9, check_exact=False)
 
 
+@pytest.mark.release
 def test_last_minutes_are_compared_with_those_before_them(tmp_path: Path) -> None:
     starts = minutes(START, 200)
     step = {s: release(s) for s in starts}

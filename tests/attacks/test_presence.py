@@ -104,7 +104,7 @@ def different(one: Tables, other: Tables) -> Iterator[str]:
                 yield f"{name}: {column}"
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.release)])
 def test_one_host_more_changes_nothing_that_a_reader_gets(tmp_path: Path, packed: bool) -> None:
     few, many = (
         seen(tmp_path / str(n), [released(DAY, n, {}), released(DAY + 60, n, {})], packed=packed)
