@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from aggregator.releases.store import Store
-from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_check import export_transcript
+from aggregator.transcripts.transcript import export_transcript, read_transcript
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, window
 from tests.protocol_kit import SERIES, T0, WINDOW_S, Fleet, build_world, honest_reports, open_epochs
 from web.signed_chains import TranscriptFiles

@@ -384,8 +384,7 @@ class Catalogue:
         for name, raw in content.get("partitions", {}).items():
             need(name not in axes, f"a name for partition {name} that no table has", name)
             axes[name] = _partition(name, raw, axes)
-        raws = content.get("section", [])
-        sections = tuple(read_section(raw, axes, tells=tells) for raw in raws)
+        sections = tuple(read_section(raw, axes, tells=tells) for raw in content.get("section", []))
         _check_unique(sections, content.get("retired_section_ids", []))
         try:
             text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=_refuse)

@@ -349,7 +349,6 @@ class LeaderRuntime:
         for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)
             self._publisher.put_keys(announcements or ())
-        self._leader.chains.salts = bool(self._calls.takes_salt)
         self._reader.turn(self._clock())
 
     def _note_helper(self, *, answered: bool) -> None:

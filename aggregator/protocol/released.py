@@ -45,11 +45,6 @@ def counts_are_coarse(task: Task) -> bool:
     return host_step(task.n_min, task.domain) > 1
 
 
-def on_grid(count: int, step: int) -> int:
-    """Round to the nearest multiple; off by half a step at most."""
-    return (count + step // 2) // step * step
-
-
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What the roster says about the accepted hosts, so that shares of wall time can be told.
@@ -103,6 +98,12 @@ class CoarseCount:
     value: int
     bound: int
 
+    @classmethod
+    def on_grid(cls, count: int, step: int) -> CoarseCount:
+        """Round to the nearest multiple; off by half a step at most."""
+        half = step // 2
+        return cls((count + half) // step * step, half)
+
 
 @dataclass(frozen=True, slots=True)
 class CoarseCapacity:
@@ -137,7 +138,7 @@ class CoarseCounts:
         their total as good as one of them.
         """
         step = host_step(task.n_min, task.domain)
-        hosts = CoarseCount(on_grid(n, step), step // 2)
+        hosts = CoarseCount.on_grid(n, step)
         if capacity is None:
             return cls(hosts, None)
         few = 0 if task.domain == DEMO_DOMAIN else max(FEW_HOSTS, step)
@@ -253,7 +254,10 @@ class ReleasedWindow:
                 hole = place.start + section.index(UNMEASURED)
                 vector[hole] += (counts.hosts.value - self.n) * spec.cap_steps
         step = host_step(self.task.n_min, self.task.domain)
-        refused = {reason: on_grid(count, step) for reason, count in self.rejections.items()}
+        refused = {
+            reason: CoarseCount.on_grid(count, step).value
+            for reason, count in self.rejections.items()
+        }
         digest = sha256(self.n.to_bytes(8, "big") + self.vector.astype("<i8").tobytes()).digest()
         return PublishedWindow(
             *(self.task_id, self.task, self.cohort, self.window_start_s, counts, vector),
@@ -287,7 +291,7 @@ class SuppressedWindow:
     def coarse_hosts(self) -> CoarseCount:
         """What readers learn of `hosts`; without the task, the step follows from them."""
         step = host_step(self.hosts if self.n_min is None else self.n_min, self.domain)
-        return CoarseCount(on_grid(self.hosts, step), step // 2)
+        return CoarseCount.on_grid(self.hosts, step)
 
 
 class ReleaseStore(Protocol):

@@ -31,7 +31,7 @@ def step_sql(hosts: str, fewest: str) -> str:
 
 
 def coarse_sql(hosts: str, step: str) -> str:
-    """`released.on_grid`, in SQL."""
+    """`released.CoarseCount.on_grid`, in SQL."""
     return f"CAST((({hosts}) + ({step}) // 2) // ({step}) * ({step}) AS BIGINT)"
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aggregator.state.state_file import Readable, StateUnusable, open_read_only
 from wire.batch import Batch, SignedBatch, SignedRelease
@@ -23,7 +24,15 @@ from wire.fields import SIGNATURE_BYTES
 
 from . import transcript_check
 from .evidence import UnreleasedShare, WindowEvidence, accepted_ids, bitmap_of, cleared_of
-from .transcript_check import Link, Transcript, hash_of_ids
+from .transcript_check import (
+    FORMAT,
+    LINKS,
+    SUPPRESSED,
+    UNRELEASED,
+    Link,
+    Transcript,
+    hash_of_ids,
+)
 
 MOST_VALUE_BYTES: Final = 128 << 20
 """Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
@@ -200,3 +209,40 @@ def _answered_shares(connection: sqlite3.Connection) -> Iterable[UnreleasedShare
     )
     for series, cohort, window, batch_hash, share_hash in rows:
         yield UnreleasedShare(series, cohort, window, "", batch_hash, share_hash)
+
+
+def export_transcript(transcript: Transcript, path: Path, asked: Iterable[bytes] = ()) -> None:
+    """Write a transcript for the other party or a host to check.
+
+    asked       ids of reports of which it tells whether they are in a release; of no others
+    """
+    told = frozenset(asked)
+    body = {
+        "format": FORMAT,
+        "party": transcript.party,
+        LINKS: [_exported(link, told) for link in transcript.links],
+        UNRELEASED: [answered.record() for answered in transcript.unreleased],
+        SUPPRESSED: [[*place, reason] for place, reason in transcript.suppressed.items()],
+    }
+    # A share tells exactly how many hosts it is of.
+    named = bool(told) or any(answered.share for answered in transcript.unreleased)
+    named = named or any(link.evidence is not None for link in transcript.links)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if named else 0o666)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        if named:  # also where the file was there
+            os.fchmod(descriptor, 0o600)
+        file.write(json.dumps(body, indent=1) + "\n")
+
+
+def _exported(link: Link, asked: frozenset[bytes]) -> dict[str, Any]:
+    told = ((report_id, link.says(report_id)) for report_id in sorted(asked))
+    return {
+        "series": link.series,
+        "cohort": link.cohort,
+        "window": link.window,
+        "release": link.release.encode().hex(),
+        "batch_hash": link.batch_hash.hex(),
+        "share_hash": link.share_hash.hex(),
+        "reports": None if link.reports is None else link.reports.hex(),
+        "asked": {report_id.hex(): is_in for report_id, is_in in told if is_in is not None},
+    } | ({} if link.evidence is None else {"evidence": link.evidence.export()})

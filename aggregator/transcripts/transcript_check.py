@@ -7,8 +7,6 @@ read piece by piece; each piece, its texts and its depth are bounded.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -306,31 +304,8 @@ def hash_of_ids(ids: Iterable[bytes] | None) -> bytes | None:
     return None if ids is None else hashlib.sha256(b"".join(sorted(ids))).digest()
 
 
-def export_transcript(transcript: Transcript, path: Path, asked: Iterable[bytes] = ()) -> None:
-    """Write a transcript for the other party or a host to check.
-
-    asked       ids of reports of which it tells whether they are in a release; of no others
-    """
-    told = frozenset(asked)
-    body = {
-        "format": FORMAT,
-        "party": transcript.party,
-        LINKS: [_exported(link, told) for link in transcript.links],
-        UNRELEASED: [answered.record() for answered in transcript.unreleased],
-        SUPPRESSED: [[*place, reason] for place, reason in transcript.suppressed.items()],
-    }
-    # A share tells exactly how many hosts it is of.
-    named = bool(told) or any(answered.share for answered in transcript.unreleased)
-    named = named or any(link.evidence is not None for link in transcript.links)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if named else 0o666)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        if named:  # also where the file was there
-            os.fchmod(descriptor, 0o600)
-        file.write(json.dumps(body, indent=1) + "\n")
-
-
 def read_export(path: Path) -> Transcript:
-    """Read what `export_transcript` wrote, whole; it may be a stranger's.
+    """Read what `transcript.export_transcript` wrote, whole; it may be a stranger's.
 
     Raises      TranscriptRefused, OSError
     """
@@ -489,17 +464,3 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     UNRELEASED: _unreleased,
     SUPPRESSED: _suppressed,
 }
-
-
-def _exported(link: Link, asked: frozenset[bytes]) -> dict[str, Any]:
-    told = ((report_id, link.says(report_id)) for report_id in sorted(asked))
-    return {
-        "series": link.series,
-        "cohort": link.cohort,
-        "window": link.window,
-        "release": link.release.encode().hex(),
-        "batch_hash": link.batch_hash.hex(),
-        "share_hash": link.share_hash.hex(),
-        "reports": None if link.reports is None else link.reports.hex(),
-        "asked": {report_id.hex(): is_in for report_id, is_in in told if is_in is not None},
-    } | ({} if link.evidence is None else {"evidence": link.evidence.export()})

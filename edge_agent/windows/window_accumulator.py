@@ -141,9 +141,8 @@ class WindowAccumulator:
             return self._filler.unmeasured(section, gpus)
         row = self._filler.fill(section, state, gpus)
         seen = section.kind is SectionKind.INDICATORS and bool(row.any())
-        if not section.counts_unmeasured or seen:
-            return row
-        if measured(section, state, gpus, self._window_s):
+        known = seen or not section.counts_unmeasured
+        if known or measured(section, state, gpus, self._window_s):
             return row
         row[:] = 0
         row[section.index(UNMEASURED)] = spec.unmeasured

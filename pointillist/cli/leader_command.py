@@ -20,12 +20,16 @@ from aggregator.state.state_file import (
     StorageUnavailable,
 )
 from aggregator.statistics.correction import DetectorFileError
-from aggregator.transcripts.transcript import Windows, read_leader_tables, read_transcript
+from aggregator.transcripts.transcript import (
+    Windows,
+    export_transcript,
+    read_leader_tables,
+    read_transcript,
+)
 from aggregator.transcripts.transcript_check import (
     HELPER,
     LEADER,
     Transcript,
-    export_transcript,
     find_report,
     verify_transcripts,
 )

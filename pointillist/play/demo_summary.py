@@ -14,12 +14,8 @@ import numpy as np
 
 from aggregator.protocol.directory import PinnedParties
 from aggregator.statistics.ratios import BELOW_NOISE_ERRORS
-from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_check import (
-    Transcript,
-    export_transcript,
-    verify_transcripts,
-)
+from aggregator.transcripts.transcript import export_transcript, read_transcript
+from aggregator.transcripts.transcript_check import Transcript, verify_transcripts
 from edge_agent.ledger.left_reports import Fate, read_left
 from edge_agent.local.words import counted
 from pages.wording import listed

@@ -11,8 +11,8 @@ import pytest
 
 from aggregator.protocol.interfaces import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from aggregator.statistics.range_checks import SumRules
-from aggregator.transcripts.transcript import read_transcript
-from aggregator.transcripts.transcript_check import export_transcript, verify_transcripts
+from aggregator.transcripts.transcript import export_transcript, read_transcript
+from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

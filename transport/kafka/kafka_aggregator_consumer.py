@@ -293,14 +293,11 @@ class AggregatorConsumer:
         now, timeout_s = time.monotonic(), self._settings.timeout_s
         if self._last.error is not None:
             self._since.clear()
+        self._watch()
         found = {}
         for name, at in self._positions.items():
-            before, since_s = self._since.setdefault(name, (at, now))
-            if before != at or not self._left(name):
-                self._since[name] = (at, now)
-                continue
             stepping = at == self._unreadable.get(name, -2) + 1
-            if now - since_s > (1 if stepping else 3) * max(timeout_s, 1.25):
+            if now - self._since[name][1] > (1 if stepping else 3) * max(timeout_s, 1.25):
                 slot = TopicPartition(self._settings.named(name[0]), name[1])
                 low, high = rdkafka.watermarks(self._open(), slot, timeout_s)
                 if low <= at < high:

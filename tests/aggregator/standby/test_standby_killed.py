@@ -10,8 +10,12 @@ import pytest
 
 from aggregator.party.config import StandbySettings
 from aggregator.standby.leadership import tables_to_read
-from aggregator.transcripts.transcript import read_leader_tables, read_transcript
-from aggregator.transcripts.transcript_check import export_transcript, verify_transcripts
+from aggregator.transcripts.transcript import (
+    export_transcript,
+    read_leader_tables,
+    read_transcript,
+)
+from aggregator.transcripts.transcript_check import verify_transcripts
 from tests.fault_cases import STEPS
 from tests.fault_oracle import judge
 from tests.ledger_hosts import LedgerHosts
