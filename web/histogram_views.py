@@ -147,7 +147,8 @@ def _words(frame: pd.DataFrame) -> str:
         "A cohort is a fixed part of the fleet whose hosts are added up together. Cohorts of a "
         "series share no host, so no two numbers differ by one host alone. Here "
         f"{'are' if len(frame) > 1 else 'is'} {counted(len(frame), 'cohort')} of "
-        f"{frame['series'].nunique():,} series; the hosts are as many as reported, never which."
+        f"{frame['series'].nunique():,} series; the hosts are as many as reported, on a grid, "
+        "never which."
     )
 
 

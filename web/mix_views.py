@@ -254,7 +254,7 @@ def _how_changed(frame: pd.DataFrame) -> str:
     )
 
 
-UNSEEN: Final = "A host that does not measure it counts as one without."
+UNSEEN: Final = "Hosts that did not measure it are left out."
 MONEY: Final = Unit("money", decimals=0)
 _TOLD: Final = frozenset(map(str, (Trend.RISING, Trend.FALLING)))
 

@@ -25,8 +25,8 @@ def seen(reading: StoreReading, state: PageState) -> pd.DataFrame:
 def _seen_words(frame: pd.DataFrame) -> str:
     return (
         f"{counted(len(frame), 'application')} significant, each with the hosts on which it ran "
-        "at least once in a window. Crowded hosts leave some out, and a host that does not measure "
-        "it counts as one without, so a share can only be low."
+        "at least once in a window, of those that measured it. Crowded hosts leave some out, "
+        "which lowers a share."
     )
 
 

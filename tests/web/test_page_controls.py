@@ -239,8 +239,8 @@ def test_words_count_the_rows_that_are_noise() -> None:
     views = CauseViews("incidents", "cause", "none")
     rows = {"value": 5.0, "low": 4.0, "high": 6.0, "standard_error": 0.5}
     frame = pd.DataFrame([{"name": f"c{at}", "told": at == 0, **rows} for at in range(8)])
-    assert " 7 more are mostly noise. A host that does not" in views._table_words(frame)
-    assert " 1 more is mostly noise. A host that does not" in views._table_words(frame[:2])
+    assert " 7 more are mostly noise. Hosts that did not" in views._table_words(frame)
+    assert " 1 more is mostly noise. Hosts that did not" in views._table_words(frame[:2])
 
 
 def test_trend_of_a_single_window_is_a_table_and_says_so() -> None:
