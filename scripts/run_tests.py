@@ -16,8 +16,8 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ RUN_S: Final = 2700
 STALL_S: Final = 1200
 """Of one test with its fixtures, as pytest-timeout has it of its body alone."""
 KINDS: Final = "POINTILLIST_TESTS_COUNTED"
-"""Names the file into which tests/conftest.py writes how many tests ended how."""
+"""Names the file into which tests/conftest.py writes which tests ended how."""
 WORKERS: Final = 3
 """On two cores: a third of the time of the tests is spent waiting."""
 NO_TESTS: Final = 5
@@ -58,12 +58,19 @@ def summary_file(run: str) -> Path:
     return ROOT / ".venv" / f"tests{run and '-'}{run}.json"
 
 
-def counted(kinds: Mapping[str, int]) -> dict[str, int]:
+def counted(kinds: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Count tests as pytest does: one whose teardown fails passed, and is an error besides."""
-    kinds = Counter(kinds)
-    failed, skipped = kinds["failed"] + kinds["error"], kinds["skipped"]
-    tests = kinds["passed"] + failed + skipped
-    return {"tests": tests, "skipped": skipped, "failed": failed, "retried": kinds["rerun"]}
+    count = Counter({kind: len(names) for kind, names in kinds.items()})
+    failed, skipped = count["failed"] + count["error"], count["skipped"]
+    tests = count["passed"] + failed + skipped
+    return {"tests": tests, "skipped": skipped, "failed": failed, "retried": count["rerun"]}
+
+
+def named(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Name what a reader of the last lines alone has to know; in capitals, what is no test."""
+    for kind, names in kinds.items():
+        if kind in {"failed", "error", "rerun"} or kind.isupper():
+            yield from (f"{kind.upper()}: {name}" for name in dict.fromkeys(names))
 
 
 def main(arguments: list[str]) -> int:
@@ -78,14 +85,16 @@ def main(arguments: list[str]) -> int:
     os.environ["PYTHONUTF8"] = "1"
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    codes, kinds, start_s = [], Counter[str](), time.monotonic()
+    codes, start_s = dict[str, int](), time.monotonic()
+    kinds = defaultdict[str, list[str]](list)
     for name, chosen in RUNS[kind].items():
         if name == BY_ITSELF and "-m" in rest:  # has been run
             break
         print(f"--- {name}", flush=True)
         code, found = _tier(chosen, rest, side_by_side=name == SIDE_BY_SIDE)
-        codes.append(code)
-        kinds.update(found)
+        codes[name] = code
+        for ended, tests in found.items():
+            kinds[ended] += tests
         if code not in {0, NO_TESTS} and "-x" in rest:
             break
     total = {"seconds": time.monotonic() - start_s, **counted(kinds)}
@@ -94,12 +103,16 @@ def main(arguments: list[str]) -> int:
         f"--- {total['tests']} tests in {total['seconds']:.0f} s: {total['failed']} failed, "
         f"{total['skipped']} skipped, {total['retried']} retried"
     )
-    bad = [code for code in codes if code not in {0, NO_TESTS}]
-    return bad[0] if bad else max(codes) if set(codes) == {NO_TESTS} else 0
+    bad = {name: code for name, code in codes.items() if code not in {0, NO_TESTS}}
+    for line in (*named(kinds), *(f"ENDED WITH {code}: {name}" for name, code in bad.items())):
+        print(line)
+    return next(iter(bad.values()), NO_TESTS if {*codes.values()} == {NO_TESTS} else 0)
 
 
-def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> tuple[int, Mapping[str, int]]:
-    """Give pytest's exit code, and how many tests ended how."""
+def _tier(
+    chosen: str, rest: Sequence[str], *, side_by_side: bool
+) -> tuple[int, Mapping[str, Sequence[str]]]:
+    """Give pytest's exit code, and which tests ended how."""
     workers = int(os.environ.get("WORKERS", WORKERS)) if side_by_side else 0
     # A worker that ended is not begun again: its test would end the next one, too.
     several = ["-n", str(workers), "--dist", "loadgroup", "--max-worker-restart=0"]

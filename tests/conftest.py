@@ -185,13 +185,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(trylast=True)  # after what else fails a session
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for nodeid in _runnable_but_skipped:
-        terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
-    for nodeid in sorted(_retried):
-        terminalreporter.write_line(f"RETRIED: {nodeid}")
+    from tests.leftovers import said, say  # pytest itself imports plugins first
+
+    say(terminalreporter, "SKIPPED THOUGH THIS MACHINE CAN RUN IT", _runnable_but_skipped)
     if os.environ.get("CI") and len(_retried) > MOST_RETRIED:
-        terminalreporter.write_line(f"expected at most {MOST_RETRIED} retried tests")
+        say(terminalreporter, "RETRIED TOO OFTEN", [f"expected at most {MOST_RETRIED} tests"])
     if file := os.environ.get(KINDS):
-        kinds = {kind: len(of) for kind, of in terminalreporter.stats.items()}
-        Path(file).write_text(json.dumps(kinds), encoding="utf-8")
+        kinds = {
+            kind: [getattr(one, "nodeid", str(one)) for one in of]
+            for kind, of in terminalreporter.stats.items()
+        }
+        Path(file).write_text(json.dumps(kinds | said), encoding="utf-8")

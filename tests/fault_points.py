@@ -23,6 +23,7 @@ import pytest
 
 from tests.fault_cases import CASES, FaultCase, case
 from tests.fault_notes import Watch, watches
+from tests.leftovers import say
 
 FOLDER: Final = "POINTILLIST_FAULTS"
 _RAISES, _OF, _RETURNS = " raises ", " of ", " returns "
@@ -30,6 +31,7 @@ _RAISES, _OF, _RETURNS = " raises ", " of ", " returns "
 
 _reached: dict[str, set[str]] = defaultdict(set)
 _failed: set[str] = set()
+_missing: list[str] = []
 
 
 def cases_of(item: pytest.Item) -> list[FaultCase]:
@@ -92,11 +94,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
         return
     whole = session.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not asked.keyword
     if whole and "fault_case" in asked.markexpr and not asked.collectonly:
-        missing = list(unreached())
-        for line in missing:
-            print(f"\nNOT REACHED: {line}")
-        if missing and session.exitstatus == pytest.ExitCode.OK:
+        _missing.extend(unreached())
+        if _missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    say(terminalreporter, "NOT REACHED", _missing)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,7 @@ _SHARED: Final = {
 """Modes as the session finds them: without its own other users can make no semaphore, say."""
 
 _found: list[str] = []
+said: Final[dict[str, Sequence[str]]] = {}
 
 
 def leftovers() -> Iterator[str]:
@@ -90,5 +91,11 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in _found:
-        terminalreporter.write_line(f"LEFT OPEN: {line}")
+    say(terminalreporter, "LEFT OPEN", _found)
+
+
+def say(terminal: pytest.TerminalReporter, kind: str, lines: Sequence[str]) -> None:
+    """Print what fails a session besides its tests, and keep it for who sums up the run."""
+    said[kind] = lines
+    for line in lines:
+        terminal.write_line(f"{kind}: {line}")

@@ -176,6 +176,35 @@ def test_ordinary_user_owns_a_copy_that_is_gone_at_the_end() -> None:
         pwd.getpwuid(user)
 
 
+MADE = """case $* in
+test\\ *)
+    printf 'noise\\n--- 9 tests in 3 s: 1 failed\\nFAILED: a.py::b\\nLEFT OPEN: thread c\\n'
+    exit 2;;
+lint) seq 99; exit 2;;
+*) echo "--- 4 tests in 1 s: 0 failed"; echo more;;
+esac"""
+
+
+def test_ci_goes_on_after_a_failure_and_ends_with_what_each_failed_step_said(
+    checkout: Path,
+) -> None:
+    shutil.copytree(REPOSITORY / ".ci", checkout / ".ci")
+    stub(checkout, "make", MADE)
+    stub(checkout, "useradd", "echo no more users; exit 9")
+    done = run(checkout, ".ci/run")
+    assert len(calls(checkout, "make")) == 4
+    end = done.stdout.partition("FAILED STEP: make lint\n")[2].splitlines()
+    assert end[11:15] == [
+        "99",
+        "FAILED STEP: make test ARGS=-rs",
+        "--- 9 tests in 3 s: 1 failed",
+        "FAILED: a.py::b",
+    ]
+    assert end[15] == "LEFT OPEN: thread c"
+    assert end[16].startswith("FAILED STEP: scripts/ordinary_user.sh ")
+    assert done.returncode != 0
+
+
 UNPACKS = """while [ $# -gt 0 ]; do [ "$1" = --target ] && mkdir -p "$2"; shift; done"""
 """What a stub of uv does with the folder it is given."""
 
