@@ -184,7 +184,7 @@ def task() -> list[Operation]:
         _bad_task("local with Helper", scheme="local"),
         _bad_task("no catalogue", catalogue_hash=b""),
         _bad_task("no expiry", expiry=0),
-        _bad_task("time above 2^48", last_window=60 * (1 << 48)),
+        _bad_task("milliseconds for seconds", last_window=1_700_000_100_000 // 60 * 60),
         _bad_section("q 0", q=0),
         _bad_section("cap no multiple of q", coordinate_cap=7_501),
         _bad_section("cap above bound", coordinate_cap=487_500),

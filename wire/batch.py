@@ -66,7 +66,7 @@ class Batch:
         need_label(got, labels.BATCH)
         need_range(n, 1, fields.MAX_HOSTS, "n")
         need_length(data, _HEAD.size + n * ENTRY.itemsize, "a batch")
-        need_range(window, 0, fields.MAX_TIME, "window")
+        fields.need_time(window, "window")
         need_range(roster_ver, 0, fields.MAX_COUNTER, "roster_ver")
         entries: Entries = np.frombuffer(data, dtype=ENTRY, offset=_HEAD.size)
         raw = np.ascontiguousarray(entries["host_id"]).view(">u8").reshape(-1, 2)

@@ -45,8 +45,8 @@ class KeyAnnouncement:
         fields.need_length(data, _ANNOUNCEMENT.size + 64, "a key announcement")
         got, party_pk, hpke_pk, not_before, not_after = _ANNOUNCEMENT.unpack_from(data)
         fields.need_label(got, labels.HPKE_KEY)
-        need_range(not_before, 0, fields.MAX_TIME, "not_before")
-        need_range(not_after, 0, fields.MAX_TIME, "not_after")
+        fields.need_time(not_before, "not_before")
+        fields.need_time(not_after, "not_after")
         if not_after <= not_before:
             raise ReportRejected(Reason.KEY_INTERVAL, "not_before < not_after", not_after)
         return cls(party_pk, hpke_pk, not_before, not_after, data[_ANNOUNCEMENT.size :])
@@ -84,7 +84,7 @@ class EpochHeader:
         """Decode the first 96 bytes of `data`, which the caller has checked to be there."""
         got, host, epoch, start, end, helper, leader, roster, counter = _HEADER.unpack_from(data)
         fields.need_label(got, labels.EPOCH)
-        need_range(end, 0, fields.MAX_TIME, "not_after")
+        fields.need_time(end, "not_after")
         if not 0 < end - start <= fields.MAX_EPOCH_S:
             raise ReportRejected(
                 Reason.EPOCH_INTERVAL, f"an epoch of 1..{fields.MAX_EPOCH_S} s", end - start

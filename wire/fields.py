@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NewType, TypeVar
 
@@ -15,9 +16,14 @@ from .rejection import Reason, ReportRejected
 MIN_D: Final = 3
 MAX_D: Final = 1 << 20
 MAX_HOSTS: Final = 1 << 20
-# Times and counters stay below what a signed 64-bit column or a float64 can hold without loss.
-MAX_TIME: Final = (1 << 48) - 1
+MAX_TIME: Final = 253_402_300_799
+"""The last second of the year 9999: milliseconds typed for seconds are beyond it."""
+# Counters stay below what a signed 64-bit column or a float64 can hold without loss.
 MAX_COUNTER: Final = (1 << 53) - 1
+TASK_BEGINS_DAYS: Final = 366
+TASK_ENDS_DAYS: Final = 36_600
+ROSTER_BEGINS_DAYS: Final = 56
+"""How long after now a task may begin and end, and a roster come into force."""
 MAX_TASK_BODY: Final = 1 << 16
 MAX_ROSTER_BODY: Final = 1 << 25
 MAX_JOIN_BODY: Final = 1900
@@ -56,7 +62,26 @@ def need_range(value: int, low: int, high: int, what: str) -> int:
     return value
 
 
+def need_time(value: int, what: str) -> int:
+    return need_range(value, 0, MAX_TIME, f"{what} in seconds since 1970, not milliseconds,")
+
+
+def need_within(at_s: int, now_s: float, days: int, what: str) -> None:
+    """Refuse a time more than `days` after now: whoever signs or takes it would wait for ever."""
+    latest_s = int(now_s) + days * DAY_S
+    if at_s > latest_s:
+        expected = f"{what} within {days} days from now, by {as_date(latest_s)}"
+        raise ReportRejected(Reason.FIELD, expected, as_date(at_s))
+
+
+def as_date(at_s: int) -> str:
+    if not 0 <= at_s <= MAX_TIME:
+        return str(at_s)
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
 MILLION: Final = 1_000_000
+DAY_S: Final = 86_400
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _Body = TypeVar("_Body", bound=Message)
 

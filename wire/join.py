@@ -62,7 +62,7 @@ class Voucher:
             fields.need_bytes(message.token_pk, 32, "token_pk"),
             fields.need_name(message.operator, "an operator"),
             fields.need_name(message.plan, "a plan"),
-            fields.need_range(message.not_after, 0, fields.MAX_TIME, "not_after"),
+            fields.need_time(message.not_after, "not_after"),
             data[-64:],
         )
         fields.need(voucher.unsigned() == data[:-64], "a canonical voucher", "another encoding")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 from . import fields
-from .fields import MAX_COUNTER, MAX_TIME, HardwareId, HostId, VoucherId, host_id, need_range
+from .fields import MAX_COUNTER, HardwareId, HostId, VoucherId, host_id, need_range, need_time
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 
@@ -103,7 +103,7 @@ class Roster:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
         message = fields.parse(pb.RosterBody(), data, fields.MAX_ROSTER_BODY, "a roster body")
         need_range(message.version, 1, MAX_COUNTER, "version")
-        need_range(message.effective_from, 0, MAX_TIME, "effective_from")
+        need_time(message.effective_from, "effective_from")
         need_range(len(message.plans), 0, MAX_PLANS, "plans")
         need_range(len(message.entries), 0, fields.MAX_HOSTS, "hosts")
         plans = tuple(_decode_plan(plan) for plan in message.plans)
@@ -163,7 +163,7 @@ class EntryAnswer:
         return cls(
             fields.need_bytes(message.request_hash, 32, "request_hash"),
             need_range(message.roster_version, 1, MAX_COUNTER, "roster_version"),
-            need_range(message.effective_from, 0, MAX_TIME, "effective_from"),
+            need_time(message.effective_from, "effective_from"),
             _decode_entry(message.entry, 1),
             _decode_plan(message.plan),
         )

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import fields
-from .fields import MAX_D, MAX_HOSTS, MAX_TASK_BODY, MAX_TIME, MIN_D, Scheme, need_range
+from .fields import MAX_D, MAX_HOSTS, MAX_TASK_BODY, MIN_D, Scheme, as_date, need_range, need_time
 from .proto import pointillist_pb2 as pb
+from .rejection import Reason, ReportRejected
 
 CHECK_WORDS: Final = 2
 MAX_SECTIONS: Final = 256
@@ -148,6 +149,22 @@ class Task(TaskTerms):
         """Say whether a window's lateness ends before the task expires: no other is reported."""
         return window + self.window_s + self.lateness_s < self.expiry
 
+    def need_timely(self, now_s: float) -> None:
+        """Refuse to build, sign or take a task that is over, or begins or ends too far from now.
+
+        A week after its last window's retention it is over, whatever its expiry: it holds no
+        weight by then. One that was taken before stays readable.
+        Raises      ReportRejected: task_expired, field
+        """
+        last_s = self.last_window + self.window_s + self.retention_s
+        over_s = min(self.expiry, last_s + 7 * fields.DAY_S)
+        if over_s <= now_s:
+            expected = f"a task that is not over at {as_date(int(now_s))}"
+            raise ReportRejected(Reason.TASK_EXPIRED, expected, as_date(over_s))
+        begins, ends = fields.TASK_BEGINS_DAYS, fields.TASK_ENDS_DAYS
+        fields.need_within(self.first_window, now_s, begins, "first_window")
+        fields.need_within(max(last_s, self.expiry), now_s, ends, "last window and expiry")
+
     def slices(self) -> dict[str, slice]:
         places: dict[str, slice] = {}
         at = CHECK_WORDS
@@ -233,13 +250,13 @@ def _check(task: Task) -> None:
     fields.need_name(task.domain, "a domain")
     need_range(task.version, 1, (1 << 31) - 1, "version")
     need_range(task.window_s, 1, MAX_WINDOW_S, "window_s")
-    need_range(task.last_window, 0, MAX_TIME, "last_window")
+    need_time(task.last_window, "last_window")
     need_range(task.first_window, 0, task.last_window, "first_window")
     for window in (task.first_window, task.last_window):
         fields.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
     need_range(task.retention_s, 0, MAX_WINDOW_S, "retention_s")
     need_range(task.lateness_s, 0, task.retention_s, "lateness_s")
-    need_range(task.expiry, 1, MAX_TIME, "expiry")
+    need_range(need_time(task.expiry, "expiry"), 1, fields.MAX_TIME, "expiry")
     need_range(task.d, MIN_D, MAX_D, "d")
     for what in ("section_id", "name"):
         names = {getattr(section, what) for section in task.sections}

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Self
 
 from . import labels
-from .fields import MAX_COUNTER, MAX_TIME, NO_SIGNATURE, need_label, need_length, need_range
+from .fields import MAX_COUNTER, NO_SIGNATURE, need_label, need_length, need_range, need_time
 from .rejection import Reason, ReportRejected
 
 FIRST_LINK_PREV: Final = bytes(32)
@@ -79,7 +79,7 @@ class ChainLink:
         got, helper_pk, sequence, prev, closed_s, kind, item = _LINK.unpack(data)
         need_label(got, labels.LINK)
         need_range(sequence, 1, MAX_COUNTER, "sequence")
-        need_range(closed_s, 0, MAX_TIME, "closed")
+        need_time(closed_s, "closed")
         need_range(kind, LinkKind.ANSWER, LinkKind.RELEASE, "kind")
         if (sequence == 1) != (prev == FIRST_LINK_PREV):
             raise ReportRejected(Reason.FIELD, "prev of zeros in link 1 alone", sequence)
@@ -155,5 +155,5 @@ class WitnessHead:
         got, witness_pk, helper_pk, nonce, sequence, digest, closed_s = _HEAD.unpack_from(data)
         need_label(got, labels.HEAD)
         need_range(sequence, 0, MAX_COUNTER, "sequence")
-        need_range(closed_s, 0, MAX_TIME, "closed")
+        need_time(closed_s, "closed")
         return cls(witness_pk, helper_pk, nonce, ChainHead(sequence, digest, closed_s), data[-64:])

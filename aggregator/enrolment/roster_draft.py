@@ -13,7 +13,14 @@ from privacy.budget import WEEK_S
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.envelope import Signed
-from wire.fields import NO_SIGNATURE, HardwareId, HostId, host_id
+from wire.fields import (
+    NO_SIGNATURE,
+    ROSTER_BEGINS_DAYS,
+    HardwareId,
+    HostId,
+    host_id,
+    need_within,
+)
 from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
 from wire.roster import FleetName, Plan, Roster, RosterEntry
@@ -62,9 +69,12 @@ def next_start(previous: Roster | None, now_s: int) -> int:
     """Give the first start of a week that is after now, and after the roster before came in force.
 
     now_s       seconds since 1970, as the result
+    Raises      ReportRejected: the roster before is in force too far from now
     """
     since_s = now_s if previous is None else max(now_s, previous.effective_from)
-    return (since_s // WEEK_S + 1) * WEEK_S
+    start_s = (since_s // WEEK_S + 1) * WEEK_S
+    need_within(start_s, now_s, ROSTER_BEGINS_DAYS, "effective_from")
+    return start_s
 
 
 def draft_roster(

@@ -20,7 +20,17 @@ from wire import labels
 from wire.catalogue import Catalogue, CatalogueError, Section
 from wire.catalogue_match import describe, match_task
 from wire.envelope import SIGNED_OVERHEAD_BYTES, Signed
-from wire.fields import MAX_EPOCH_S, MAX_ROSTER_BODY, NO_SIGNATURE, Scheme, TaskId, task_id
+from wire.fields import (
+    MAX_EPOCH_S,
+    MAX_ROSTER_BODY,
+    NO_SIGNATURE,
+    ROSTER_BEGINS_DAYS,
+    Scheme,
+    TaskId,
+    need_time,
+    need_within,
+    task_id,
+)
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
 from wire.task import DEMO_DOMAIN, SectionSpec, Task, TaskTerms
@@ -140,6 +150,8 @@ def _times(plan: TaskPlan) -> tuple[int, int]:
     if plan.window_s < 1 or plan.last_window < plan.first_window:
         got = plan.first_window, plan.last_window
         raise ParameterError("windows", "window_s >= 1 and first <= last", got)
+    for window in (plan.first_window, plan.last_window):
+        need_time(window, "a window's start")
     lateness_s, retention_s = next(
         (late, kept) for longest, late, kept in _CADENCES if plan.window_s <= longest
     )
@@ -236,6 +248,7 @@ def check_and_countersign(
     Returns     (signed bytes, what was signed, in words)
     Raises      ReportRejected, ParameterError
     """
+    now_s = time.time() if now_s is None else now_s
     label = label_of(content)
     signed = Signed.decode(content, label)
     if not verify(leader_pk, signed.unsigned(), signed.sig_leader):
@@ -246,12 +259,14 @@ def check_and_countersign(
     if isinstance(body, Task):
         catalogue = catalogue or Catalogue.load()
         check_task(body, catalogue)
+        body.need_timely(now_s)
         if (body.leader_pk, body.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
     elif isinstance(body, Roster):
         parties = PinnedParties(leader_pk, helper.public_bytes, evidence.fleet)
-        now_s = time.time() if now_s is None else now_s
         said |= review_roster(body, evidence, parties, now_s, tell)
+    if not isinstance(body, Task):
+        need_within(body.effective_from, now_s, ROSTER_BEGINS_DAYS, "effective_from")
     both = countersign(content, label, helper)
     return both, _summary(Signed.decode(both, label), body, catalogue) | said
 

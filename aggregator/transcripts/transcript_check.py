@@ -20,7 +20,7 @@ import ijson
 from aggregator.protocol.directory import PinnedParties
 from privacy.signing import verify
 from wire.batch import FIRST_PREV, SignedRelease
-from wire.fields import MAX_HOSTS, MAX_TIME, NO_SIGNATURE, need_name, need_range
+from wire.fields import MAX_HOSTS, NO_SIGNATURE, need_name, need_range, need_time
 from wire.rejection import ReportRejected
 
 from .evidence import UnreleasedShare, WindowEvidence, compare_unreleased
@@ -422,7 +422,7 @@ def place_of(series: Any, cohort: Any, window: Any) -> Place:
     return (
         need_name(_text(series), "a series"),
         need_range(cohort, 0, _MOST_COHORT, "cohort"),
-        need_range(window, 0, MAX_TIME, "window"),
+        need_time(window, "window"),
     )
 
 

@@ -111,8 +111,7 @@ def check_task(
     if task.domain == OPERATOR_DOMAIN and task.leader_pk not in pins.operators:
         expected = "a fleet task, or a Leader pinned as this host's operator"
         raise ReportRejected(Reason.OPERATORS, expected, "another Leader's operator task")
-    if task.expiry <= now_s:
-        raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {now_s}", task.expiry)
+    task.need_timely(now_s)
     newest = versions.get(task.series_key, versions.get(task.series, 0))
     if task.version < newest:
         raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)

@@ -71,7 +71,9 @@ def build(
         int | None,
         typer.Option(help="First second of the series, unix time; the next week without it."),
     ] = None,
-    weeks: Annotated[int, typer.Option(help="How long an open-ended series runs.", min=1)] = 52,
+    weeks: Annotated[
+        int, typer.Option(help="How long an open-ended series runs.", min=1, max=5200)
+    ] = 52,
     largest_operator: Annotated[
         int, typer.Option(help="Hosts of the largest operator; t must cover them.", min=0)
     ] = 0,
@@ -85,7 +87,10 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
-    with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
+    with (
+        reported(ExitCode.USAGE, PlanFileError),
+        reported(ExitCode.REFUSED, ParameterError, ReportRejected),
+    ):
         planned = load_plan(plan_path(plan))
         there = {task.series: task for task in planned.tasks}
         if series not in there:
@@ -103,6 +108,7 @@ def build(
         )
         known = load_catalogue(catalogue)
         task = tasks.build_task(known, wanted)
+        task.need_timely(time.time())
     draft = Signed(labels.TASK, task.encode_body()).encode()
     out.write_bytes(draft)
     emit({"file": str(out)} | tasks.summary(draft, known), json)
@@ -152,6 +158,7 @@ def _signed(file: Path, signing: SigningKey, catalogue: Catalogue) -> bytes:
     if content[:16] == labels.TASK:
         task = Task.decode_body(Signed.decode(content, labels.TASK).body)
         tasks.check_task(task, catalogue)
+        task.need_timely(time.time())
         if task.leader_pk != signing.public_bytes:
             raise refused(f"{file}: the draft names another Leader's key")
     return tasks.leader_sign(content, signing)
@@ -172,6 +179,7 @@ def verify(
         known = Directory(parties).add_task(file.read_bytes(), time.time())
         asked = load_catalogue(catalogue)
         tasks.check_task(known.task, asked)
+        known.task.need_timely(time.time())
     emit(_summary(file, asked) | {"verified": True}, json)
 
 

@@ -62,7 +62,7 @@ def helper_signs(task: Task) -> str:
     """Why the Helper's tool refuses a task that the Leader has signed, "" when it signs."""
     draft = leader_sign(WORLD.sign_task(task), WORLD.leader.signing)
     try:
-        check_and_countersign(draft, WORLD.leader.pk, WORLD.helper.signing)
+        check_and_countersign(draft, WORLD.leader.pk, WORLD.helper.signing, now_s=T0)
     except ReportRejected as refusal:
         return str(refusal)
     return ""

@@ -230,7 +230,7 @@ def test_roster_round_trips(keys: set[bytes], operator: str, gpus: int) -> None:
     parts=st.sets(_bytes(16), min_size=1, max_size=64),
     models=st.dictionaries(st.integers(0, 63), st.integers(1, 1024), max_size=64),
     operator=NAMES,
-    not_after=st.integers(0, (1 << 48) - 1),
+    not_after=TIMES,
 )
 @settings(deadline=None)
 def test_join_request_round_trips(

@@ -94,7 +94,8 @@ def test_helper_refuses_to_countersign_too_little_noise_or_a_foreign_leader() ->
     good = Signed(labels.TASK, task.encode_body()).encode()
     with pytest.raises(ReportRejected, match="task_signature"):
         check_and_countersign(leader_sign(good, HELPER), LEADER.public_bytes, HELPER)
-    signed, said = check_and_countersign(leader_sign(good, LEADER), LEADER.public_bytes, HELPER)
+    good = leader_sign(good, LEADER)
+    signed, said = check_and_countersign(good, LEADER.public_bytes, HELPER, now_s=T0)
     assert said["signed_by_helper"]
     assert (said["leader"], said["helper"]) == (
         LEADER.public_bytes.hex(), HELPER.public_bytes.hex(),
@@ -136,7 +137,7 @@ def test_task_of_the_catalogue_before_is_still_signed_and_served() -> None:
     weights = {"host_cpu": 100_000, "kernel_mix": 100_000}
     task = build_task(former, replace(PLAN, weights=weights))
     draft = leader_sign(Signed(labels.TASK, task.encode_body()).encode(), LEADER)
-    signed, said = check_and_countersign(draft, LEADER.public_bytes, HELPER)
+    signed, said = check_and_countersign(draft, LEADER.public_bytes, HELPER, now_s=T0)
     assert (said["gpus"], said["differs_from_catalogue"]) == (8, None)
     assert [section["asks"] for section in said["sections"]] == [
         "1,000,000 millionths of full scale a host and minute, in steps of 15,625",
@@ -162,5 +163,5 @@ def test_task_of_a_catalogue_of_ones_own_needs_its_file(tmp_path: Path) -> None:
     draft = leader_sign(Signed(labels.TASK, task.encode_body()).encode(), LEADER)
     with pytest.raises(ReportRejected, match="expected a task of catalogue"):
         check_and_countersign(draft, LEADER.public_bytes, HELPER)
-    _, said = check_and_countersign(draft, LEADER.public_bytes, HELPER, catalogue=own)
+    _, said = check_and_countersign(draft, LEADER.public_bytes, HELPER, catalogue=own, now_s=T0)
     assert said["sections"][0]["name"] == "toy"
