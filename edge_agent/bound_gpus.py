@@ -92,8 +92,7 @@ def bind_gpus(
     if config.host.gpus != AUTO:
         return config
     # Before the key is opened: the children that ask drivers must not inherit it.
-    found = look() if look else listed_gpus(Catalogue.load().classes("gpu_model"))
-    gpus = _usable(found, pci)
+    gpus = gpus_here(look, pci)
     key = keyfiles.read_host_key(config.host.key_file)
     uuids, machine = [gpu.uuid for gpu in gpus], keyfiles.machine_id()
     binding = keyfiles.host_binding(machine, uuids)
@@ -101,9 +100,8 @@ def bind_gpus(
     if key.binding != binding and not (fresh and key.binding == keyfiles.host_binding(machine, [])):
         raise keyfiles.KeyFileRefused(
             f"{config.host.key_file}: made on another machine or with other GPUs than "
-            f"{', '.join(uuids) or 'none'}: {keyfiles.what_changed(key.binding, binding)}; name "
-            "those of the key in host.gpus and host.gpu_uuids, or make a new key "
-            "(`pointillist agent rekey` carries the ledger on)"
+            f"{', '.join(uuids) or 'none'}: {keyfiles.what_changed(key.binding, binding)}; "
+            f"{keyfiles.way_to_identity(key.binding, binding)}"
         )
     # The key first: cut off here, the next call finds it bound, and writes the record.
     if key.binding != binding:
@@ -112,6 +110,14 @@ def bind_gpus(
         )
     write_record(config.gpus_file, gpus)
     return _naming(config, gpus)
+
+
+def gpus_here(
+    look: Callable[[], tuple[ListedGpu, ...] | str] | None = None, pci: Path = _PCI
+) -> tuple[ListedGpu, ...]:
+    """List the GPUs that a key of this machine is bound to. Raises GpusUnready."""
+    found = look() if look else listed_gpus(Catalogue.load().classes("gpu_model"))
+    return _usable(found, pci)
 
 
 def _naming(config: AgentConfig, gpus: Sequence[ListedGpu]) -> AgentConfig:

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from privacy.sealing import seal_message
-from privacy.signing import verify
+from privacy.signing import SigningKey, verify
 from transport.files.keyfiles import (
     HostKey,
     KeyFileAbsent,
     KeyFileRefused,
     destroy_key,
+    host_binding,
     load_host_key,
     read_host_key,
+    same_machine_id,
+    shared_gpus,
     supersede_host_key,
     sweep_leftovers,
     write_host_key,
@@ -40,8 +43,10 @@ from wire.rejection import ReportRejected
 from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels
 from wire.topics import ENTRIES, JOINS, KEYS, ROSTERS, TOPICS, join_key
 
+from .bound_gpus import ListedGpu, write_record
 from .config import AgentConfig
 from .journal import older
+from .ledger.ledger import Ledger
 from .ledger.ledger_db import connect, transaction
 from .ledger.ledger_loss import Fence, Identity, carry_over
 from .ledger.ledger_records import KnownRoster, LedgerMissing, LedgerRefused
@@ -54,6 +59,11 @@ _KEYS_WAIT_S: Final = 5.0
 """A cluster lets a new member in only after seconds."""
 
 
+_NO_COPY: Final = (
+    "where this is a copy, give it a machine id first (`rm -f /etc/machine-id "
+    "/var/lib/dbus/machine-id && systemd-machine-id-setup`). Else a new key takes this one's "
+    "place: `pointillist agent rekey`"
+)
 _MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}
 
 
@@ -224,6 +234,9 @@ def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Re
     if old is not None and _id(old) == _id(new):  # an earlier call came as far as this
         before, carried = None, old.ledger_exists
     else:
+        if old is not None and not same_machine_id(old.binding, new.binding):
+            with _agent_stopped(config):
+                _drop_measured(config)  # it may be another machine's, which reports it, too
         before, carried = old, _carry(config, old, new, now_s)
         # With a ledger or without: a place left empty could not be told from a host without a key.
         put = write_host_key if old is None else supersede_host_key
@@ -288,20 +301,80 @@ class Retired:
 def retire(config: AgentConfig) -> Retired:
     """Destroy key, raw data, waiting reports. Raises LedgerBusy; KeyFileRefused, OSError: again."""
     with _agent_stopped(config):
-        _drop_spool(config.ledger_file)
+        gone = _drop_measured(config)
         host = _destroy_key(config.host.key_file)
-        raw = (
-            config.windows_file, config.history_file, config.journal_file,
-            older(config.journal_file), config.kernel_names_file, config.gpus_file,
-        )  # fmt: skip
-        beside = ("", "-wal", "-shm", "-journal")  # what SQLite keeps
-        places = [Path(f"{file}{suffix}") for file in raw for suffix in beside]
-        gone = [path for path in places if path.exists()]
-        for path in gone:
-            path.unlink()
     keys = (config.host.key_file,) if host is not None else ()
     kept = tuple(path for path in (config.ledger_file, config.fence_file) if path.exists())
     return Retired(host, (*keys, *gone), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Disowned:
+    """The host that this machine was a copy of, its own, and what of the copy was destroyed."""
+
+    copied: HostId
+    new: HostId
+    destroyed: tuple[Path, ...]
+    ledger: bool
+
+
+def disown(
+    config: AgentConfig, machine: str, here: Sequence[ListedGpu], *, auto: bool, now_s: int
+) -> Disowned:
+    """Give a copied machine a key of its own: what was copied goes, what was spent stays spent.
+
+    The ledger is recovered for the new key: windows of the past and new or heavier series are not
+    taken, so that a machine which is no copy gains nothing by calling itself one.
+    here        this machine's GPUs, which the key is bound to with `auto`
+    Raises      KeyFileRefused: it is no copy; LedgerRefused; OSError. Cut off, the same call again
+    """
+    place, known = config.host.key_file, config.host.gpu_uuids
+    old = read_host_key(place)
+    there = [gpu.uuid for gpu in here]
+    lower = [uuid.lower() for uuid in there]
+    typed = [uuid for uuid in known if uuid.strip().lower() in lower]
+    binding = host_binding(machine, there)
+    if same_machine_id(old.binding, binding):
+        raise KeyFileRefused(f"{place}: made under this machine's id; {_NO_COPY}")
+    if shared := shared_gpus(old.binding, host_binding(machine, [*there, *lower, *typed])):
+        raise KeyFileRefused(f"{place}: made with {shared} of this machine's GPUs; {_NO_COPY}")
+    if not auto and len(typed) < len(known):
+        named = ", ".join(there) or "none"
+        raise KeyFileRefused(
+            f"host.gpu_uuids names GPUs that are not this machine's ({named}); name its own, or "
+            'gpus = "auto"'
+        )
+    new = HostKey(
+        SigningKey.generate(),
+        binding if auto else host_binding(machine, known),
+        old.ledger_exists or config.fence_file.exists() or config.ledger_file.exists(),
+    )
+    with _agent_stopped(config):
+        gone = _drop_measured(config)
+    if auto:
+        write_record(config.gpus_file, here)
+    if new.ledger_exists:
+        Ledger.recover(
+            config.ledger_file, config.fence_file, hosts=[_id(new)], binding=new.binding,
+            now_s=now_s, signed_time_s=0, known=(),
+        ).close()  # fmt: skip
+    supersede_host_key(place, new)
+    return Disowned(_id(old), _id(new), gone, new.ledger_exists)
+
+
+def _drop_measured(config: AgentConfig) -> tuple[Path, ...]:
+    """Destroy raw data, and what was sealed and did not leave. Raises OSError."""
+    _drop_spool(config.ledger_file)
+    raw = (
+        config.windows_file, config.history_file, config.journal_file,
+        older(config.journal_file), config.kernel_names_file, config.gpus_file,
+    )  # fmt: skip
+    beside = ("", "-wal", "-shm", "-journal")  # what SQLite keeps
+    places = [Path(f"{file}{suffix}") for file in raw for suffix in beside]
+    gone = [path for path in places if path.exists()]
+    for path in gone:
+        path.unlink()
+    return tuple(gone)
 
 
 @contextlib.contextmanager

@@ -151,13 +151,17 @@ def _need_new(
         raise ReportRejected(Reason.JOIN_HARDWARE, expected, host.hex())
     taken = [part for part in asked.hardware_ids if part in owners]
     if taken:
-        other = owners[taken[0]].host_id.hex()
+        other, parts = owners[taken[0]].host_id.hex(), len(asked.hardware_ids)
+        way = f"one that was installed anew leaves by --remove {other}"
+        if len(taken) == 1:  # of two, one is a GPU, and no image brings GPUs
+            way = (
+                f"where {other} is another machine, this one is a copy: it needs a machine id of "
+                f"its own (`agent disown`), and nobody leaves; {way}"
+            )
         raise ReportRejected(
             Reason.JOIN_HARDWARE,
-            "hardware that is with no other host; one that was installed anew leaves by "
-            f"--remove {other}",
-            f"{len(taken)} of {len(asked.hardware_ids)} ids that host {other} has, first "
-            f"{taken[0].hex()}",
+            f"hardware that is with no other host; {way}",
+            f"{len(taken)} of {parts} ids that host {other} has, first {taken[0].hex()}",
         )
 
 
@@ -169,7 +173,10 @@ def _clashes(requests: Mapping[str, JoinRequest]) -> dict[str, ReportRejected]:
         claimed[Reason.JOIN_TOKEN, "a token used once", asked.voucher.voucher_id].append(source)
         claimed[Reason.JOIN_HARDWARE, "a host that asks once", host].append(source)
         for part in asked.hardware_ids:
-            expected = "hardware that no other request has"
+            expected = (
+                "hardware that no other request has: machines of one image need a machine id "
+            )
+            expected += "each (`agent disown`)"
             claimed[Reason.JOIN_HARDWARE, expected, part].append(source)
     refused: dict[str, ReportRejected] = {}
     for (reason, expected, _), sources in claimed.items():

@@ -131,7 +131,6 @@ class LedgerView:
 
 RECOVER = "pointillist agent ledger recover --config FILE"
 RUN = "pointillist agent run --config FILE"
-JOIN = "pointillist agent join --config FILE"
 REKEY = "pointillist agent rekey --config FILE --key-file NEXT"
 
 
@@ -194,7 +193,7 @@ class LedgerCloned(LedgerRefused):
     """The ledger was made on another machine."""
 
     code = "ledger_cloned"
-    recovery = JOIN + " (a copy of a machine is a new host), or, after its GPUs changed, " + REKEY
+    recovery = RECOVER + ", or, after its GPUs changed, " + REKEY
 
 
 class LedgerOfOthers(LedgerRefused):

@@ -43,6 +43,10 @@ _AUTO: Final = (
     'write gpus = "auto" below [host] and leave gpu_uuids out; a host that has joined needs a new '
     "key for it (docs/life-cycle.md)"
 )
+_COPY: Final = (
+    "a copied disk? Give it a machine id of its own, then `pointillist agent disown`. "
+    "All GPUs changed: a new key (`agent rekey`)"
+)
 _MISSING: Final = "look for it with nvidia-smi and dmesg; gone for good: a new key (`agent rekey`)"
 
 
@@ -163,6 +167,8 @@ def _gpus(listed: Sequence[ListedGpu] | str, host: HostSection | None) -> Result
             return ok("none; no driver lists one")
         found = f"the key is bound to {len(host.models)}, no driver lists one: {listed}"
         return Result(CheckVerdict.UNMEASURED, found, "install their driver, or name none")
+    if here and bound and not bound.keys() & here.keys():
+        return broken(f"{found}; the key is bound to {len(bound)}, none of these", _COPY)
     if missing:
         found = f"{found}; bound to the key and missing: {', '.join(missing)}: unmeasured"
         return Result(CheckVerdict.UNMEASURED, found, _MISSING)
@@ -183,7 +189,7 @@ class AgentState:
         try:
             machine_id()
         except KeyFileRefused as error:
-            return broken(str(error), "systemd-machine-id-setup")
+            return broken(*error.parts)
         return ok("present")
 
     @check("agent", "key")

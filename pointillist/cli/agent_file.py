@@ -17,6 +17,7 @@ from transport.settings.config import ConfigError
 from .output import CommandError, ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
+    from edge_agent.bound_gpus import ListedGpu
     from edge_agent.config import AgentConfig
 
 _HINT: Final = f"name it with --config; {sample_hint('agent.toml')}"
@@ -53,6 +54,14 @@ def load_file(path: Path, key_file: Path | None = None) -> AgentConfig:
 
 def log_hint(config: AgentConfig) -> str:
     return _FOLDER_HINT if config.transport.kafka is None else _KAFKA_HINT
+
+
+def gpus_here() -> tuple[ListedGpu, ...]:
+    """List this machine's GPUs, to bind a key to; call it as the agent."""
+    from edge_agent.bound_gpus import GpusUnready, gpus_here
+
+    with reported(ExitCode.UNAVAILABLE, GpusUnready, hint=_GPUS_HINT):
+        return gpus_here()
 
 
 def bind_gpus(config: AgentConfig) -> AgentConfig:

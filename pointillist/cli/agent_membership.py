@@ -1,4 +1,4 @@
-"""`pointillist agent join`, `rekey`, `retire` and `ledger`: a host's place, key and spending."""
+"""`pointillist agent join`, `rekey`, `disown`, `retire`, `ledger`: a host's place and spending."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from edge_agent import membership
-from edge_agent.config import AgentConfig
+from edge_agent.config import AUTO, AgentConfig, load_config
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import counted_as
 from edge_agent.ledger.ledger_records import LedgerFull, LedgerNone, LedgerRefused
+from edge_agent.membership import disown as give_up
 from edge_agent.membership import rekey as carry_on
 from edge_agent.membership import retire as end
 from edge_agent.open_agent import load_host, read_ledger, this_machine
@@ -209,6 +210,40 @@ def _need_enrolled(config: AgentConfig, host: bytes, now_s: int) -> None:
             f"expected a roster in force with the new host, found one that starts {start}",
             "wait until then; or --early, and nothing is reported until then",
         )
+
+
+@app.command(epilog="Example: pointillist agent disown --config agent.toml --yes")
+def disown(
+    config: ConfigOption = DEFAULT_CONFIG, yes: YesFlag = False, json: JsonFlag = False
+) -> None:
+    """Give a copied machine an identity of its own; the one it was copied from keeps its own.
+
+    For a disk or image that was copied with another host's key. Give the copy a machine id of its
+    own first, and stop its agent. The copied key, raw data and waiting reports are destroyed, and
+    a new key is bound to this machine and its GPUs. The ledger goes on as recovered: what it says
+    is spent stays spent, and for two weeks no new series and no larger weight is taken.
+
+    Then join with a token of its own. Nobody removes the other host from the roster.
+    """
+    loaded, auto = agent_file.load_file(config), load_config(config).host.gpus == AUTO
+    agent_file.become_agent(loaded)
+    here = agent_file.gpus_here()
+    confirm(yes, f"Destroy the copied key {loaded.host.key_file} and make another?")
+    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.UNAVAILABLE, LedgerFull):
+        done = give_up(loaded, machine_id(), here, auto=auto, now_s=int(time.time()))
+    emit(
+        {
+            "host": done.new.hex(),
+            "copied_from": done.copied.hex(),
+            "ledger": done.ledger,
+            "destroyed": [str(path) for path in done.destroyed],
+        },
+        json,
+    )
+    say(
+        "Next: `pointillist agent join` with a token of its own. The host "
+        f"{done.copied.hex()} stays on the roster: no --remove."
+    )
 
 
 @app.command(epilog=_RETIRE_EPILOG)

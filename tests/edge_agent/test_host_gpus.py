@@ -26,7 +26,9 @@ from transport.files.keyfiles import HostKey, KeyFileRefused, host_binding, mach
 from transport.process.doctor_checks import CheckVerdict, examine
 from wire.catalogue import Catalogue
 
-OK, ABSENT, UNMEASURED = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.UNMEASURED
+OK, ABSENT, UNMEASURED, BROKEN = (
+    CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.UNMEASURED, CheckVerdict.BROKEN,
+)  # fmt: skip
 TWO = (ListedGpu("H100", "GPU-Aa"), ListedGpu("other", "GPU-bb"))
 UUIDS = [gpu.uuid for gpu in TWO]
 
@@ -50,6 +52,7 @@ def host(gpus: tuple[str, ...] = (), uuids: tuple[str, ...] = ()) -> HostSection
         (TWO, host(("H100", "H100"), ("GPU-aa", "GPU-bb")), ABSENT, "not bound to these"),
         (TWO, host(("H100", "other"), ("GPU-aa", "GPU-cc")), UNMEASURED, "missing: other gpu-cc"),
         (TWO, host(("H100", "other")), ABSENT, "not bound to these"),
+        (TWO, host(("H100", "H100"), ("GPU-cc", "GPU-dd")), BROKEN, "bound to 2, none of these"),
         (TWO, None, OK, "the driver lists 2: H100, other"),
         (TWO, replace(host(), gpus=AUTO), OK, "bound to them when it joins"),
         ("no NVML", host(), OK, "none; no driver lists one"),

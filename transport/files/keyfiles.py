@@ -37,6 +37,27 @@ _BINDING_LABEL: Final = b"pointillist/host-binding/2"
 BINDING_PART_BYTES: Final = 16
 _LEFTOVER: Final = re.compile(r"\..+\.[0-9a-f]{12}")
 MACHINE_ID: Final = Path("/etc/machine-id")
+_ID: Final = re.compile("[0-9a-f]{32}")
+_MOST_ID_BYTES: Final = 256
+_OF_IMAGES: Final = frozenset({
+    "88544b92092430bc5d3fbbffc12a2f04",  # debian:11.2 of Docker
+    "85f94e57ab75f80918cab17d001eac85",  # debian:11.1 of Docker
+    "cdb7f92199c748a7a20d33ab52974cbb",  # Debian 8.1 for OpenStack
+    "9989a26f06984d6dbadc01770f018e3b",  # HypriotOS before 1.7
+})  # fmt: skip
+"""Ids that came with an image: whoever runs it has the same one."""
+_NEW_ID: Final = (
+    "`rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup` makes one, and a "
+    "container has its host's file mounted"
+)
+_CHANGED: Final = (
+    "set host.gpu_uuids right, or, where its GPUs were changed, have a new key enrolled in the old "
+    "one's place (`pointillist agent rekey` carries the ledger on)"
+)
+_COPIED: Final = (
+    "a copied disk: `pointillist agent disown` makes a key of its own, and the other machine stays "
+    "on the roster. The machine itself: put its old id back, or `pointillist agent rekey`"
+)
 
 
 class KeyFileRefused(Exception):
@@ -76,15 +97,22 @@ class HostKey:
 
 
 def machine_id(path: Path = MACHINE_ID) -> str:
-    """The id of this installation. Raises KeyFileRefused where the system has none."""
+    """The id of this installation. Raises KeyFileRefused where the system has none of its own."""
     try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            text = file.read(_MOST_ID_BYTES).decode("ascii", errors="replace").strip()
+    except OSError as error:
+        raise KeyFileRefused(f"{path}: no machine id ({error.strerror}); {_NEW_ID}") from error
+    if _ID.fullmatch(text) is None:
+        got = repr(text[:40]) if text else "an empty file"
         raise KeyFileRefused(
-            f"{path}: no machine id ({error}); systemd-machine-id-setup"
-        ) from error
-    if not text:
-        raise KeyFileRefused(f"{path}: empty; systemd-machine-id-setup writes one")
+            f"{path}: no machine id (expected 32 lower-case hex digits, got {got}); {_NEW_ID}"
+        )
+    if text in _OF_IMAGES or text in (text + text)[1:-1] or max(map(text.count, text)) > 16:
+        raise KeyFileRefused(
+            f"{path}: no machine's own id ({text} is a pattern, or came with an image that others "
+            f"run, too); {_NEW_ID}"
+        )
     return text
 
 
@@ -102,7 +130,7 @@ def _part_hash(kind: bytes, name: str) -> bytes:
 def what_changed(made_on: bytes, found: bytes) -> str:
     """Say how the machine differs from the one that a binding was made on."""
     words = []
-    if made_on[:BINDING_PART_BYTES] != found[:BINDING_PART_BYTES]:
+    if not same_machine_id(made_on, found):
         words.append("another machine id")
     before, now = (_gpus_of(binding) for binding in (made_on, found))
     if gone := len(before - now):
@@ -110,6 +138,20 @@ def what_changed(made_on: bytes, found: bytes) -> str:
     if new := len(now - before):
         words.append(f"{new} {'GPU' if new == 1 else 'GPUs'} not known before")
     return ", ".join(words) or "nothing"
+
+
+def same_machine_id(made_on: bytes, found: bytes) -> bool:
+    return made_on[:BINDING_PART_BYTES] == found[:BINDING_PART_BYTES]
+
+
+def way_to_identity(made_on: bytes, found: bytes) -> str:
+    """Say how a machine comes by a key that is its own, where its key was made on another."""
+    return _CHANGED if same_machine_id(made_on, found) else _COPIED
+
+
+def shared_gpus(made_on: bytes, found: bytes) -> int:
+    """Count the GPUs that two bindings have in common."""
+    return len(_gpus_of(made_on) & _gpus_of(found))
 
 
 def _gpus_of(binding: bytes) -> set[bytes]:
@@ -165,10 +207,7 @@ def load_host_key(path: Path, binding: bytes) -> HostKey:
     if key.binding != binding:
         raise KeyFileRefused(
             f"{path}: made on another machine or with other GPUs: "
-            f"{what_changed(key.binding, binding)}; set host.gpu_uuids right, or, where the "
-            "hardware has changed or the disk was copied, make a new identity with "
-            "`pointillist keys generate host` and have it enrolled in place of the old one "
-            "(`pointillist agent rekey` carries the ledger on)"
+            f"{what_changed(key.binding, binding)}; {way_to_identity(key.binding, binding)}"
         )
     return key
 

@@ -162,6 +162,7 @@ def test_any_part_of_an_enrolled_machine_is_no_other_machine(
     assert f"{shared} of {len(hardware)} ids that host {host('a').host_id.hex()} has" in said
     assert any(part(name).hex() in said for name in hardware)
     assert f"--remove {host('a').host_id.hex()}" in said
+    assert ("this one is a copy" in said) == (shared == 1), "an image brings an id and no GPU"
     assert "b.join" in said
     again = enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0, remove=[host("a").host_id])
     (entry,) = Roster.decode_body(Signed.decode(again.roster, labels.ROSTER).body).entries

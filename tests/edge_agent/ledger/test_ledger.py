@@ -279,7 +279,7 @@ def test_ledger_fence_survives_one_torn_slot(tmp_path: Path) -> None:
 
 def test_ledger_refuses_a_cloned_machine(tmp_path: Path) -> None:
     create(tmp_path).close()
-    with pytest.raises(LedgerCloned, match="agent join"):
+    with pytest.raises(LedgerCloned, match="agent ledger recover"):
         reopen(tmp_path, binding=b"another machine")
 
 
