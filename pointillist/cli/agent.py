@@ -53,6 +53,7 @@ COMMANDS: Final = (
     CommandGroup("attach", "agent_attach", "What a GPU program needs to be timed."),
     CommandGroup("join", "agent_membership", "Ask to be enrolled."),
     CommandGroup("rekey", "agent_membership", "Go on under a new key."),
+    CommandGroup("disown", "agent_membership", "Own identity for a copied machine."),
     CommandGroup("retire", "agent_membership", "End this host: destroy its key."),
     CommandGroup("ledger", "agent_membership", "What was spent; after a loss."),
     CommandGroup("health", "agent_health", "Check GPUs, memory, drives, links."),

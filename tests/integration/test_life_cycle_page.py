@@ -27,6 +27,7 @@ from tests.enrolment_kit import operator_key, operator_lines, request, token
 from transport.embedded.embedded import EmbeddedLog
 from transport.files.keyfiles import (
     HpkeKeyFile,
+    KeyFileRefused,
     load_signing_key,
     read_host_key,
     write_hpke_key,
@@ -142,7 +143,7 @@ class PlayedFleet:
         """The fleet as docs/first-fleet.md leaves it, by the same commands."""
         leader = SigningKey.from_seed_bytes(self.leader.seed_bytes())
         for number in range(6):
-            by = token(number, OPERATORS[number % 3], leader=leader, not_after=2**40)
+            by = token(number, OPERATORS[number % 3], leader=leader, not_after=2**37)
             (self.folder / "joins" / f"{number}.join").write_bytes(request(number, by=by).encode())
         key = "--key $F/keys/leader/identity.key"
         asked = "--plans $F/plans.toml --requests $F/joins"
@@ -257,7 +258,9 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedFleet:
     return made[0]
 
 
-def test_every_command_of_the_page_does_what_it_says(fleet: PlayedFleet) -> None:
+def test_every_command_of_the_page_does_what_it_says(
+    fleet: PlayedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = opened((fleet.folder / "1.roster").read_bytes())
     old, *_ = (entry.host_id.hex() for entry in first.entries if entry.operator == "acme")
 
@@ -298,6 +301,7 @@ def test_every_command_of_the_page_does_what_it_says(fleet: PlayedFleet) -> None
     fleet.play("A machine is installed anew", 1)
     assert fleet.spent() == [(fleet.me, entry) for entry in spent]
 
+    run_as_a_copy(fleet, monkeypatch, spent)
     fleet.play("An operator's key")
     fleet.play("An operator's key", 1)
     assert not (fleet.folder / "acme.key").exists()
@@ -308,6 +312,22 @@ def test_every_command_of_the_page_does_what_it_says(fleet: PlayedFleet) -> None
 
     every = [line for section in fleet.blocks.values() for block in section for line in block]
     assert [line for line in every if line not in fleet.ran] == []
+
+
+def run_as_a_copy(fleet: PlayedFleet, monkeypatch: pytest.MonkeyPatch, spent: list[Entry]) -> None:
+    """The disk goes on in a machine with another id: a host more, and no host less."""
+    for module in ("transport.files.keyfiles", "pointillist.cli.agent_membership"):
+        monkeypatch.setattr(f"{module}.machine_id", lambda: "2f6b8c1de0a94753b1c2d3e4f5a69788")
+    copied = fleet.me
+    title = "A machine replaces another"
+    vouch, _, join, build = fleet.blocks[title][0]
+    with pytest.raises(KeyFileRefused, match="agent disown"):
+        fleet.run([vouch.replace("new.token", "own.token"), join.replace("new.token", "own.token")])
+    fleet.play("A machine is a copy")
+    assert fleet.spent() == [(fleet.me, entry) for entry in spent]
+    fleet.run([join.replace("new.token", "own.token"), build.replace(" --remove $HOST", "")])
+    assert {copied.hex(), fleet.me.hex()} <= ids(fleet.hand_on())
+    fleet.week_begins()
 
 
 def change_helper(fleet: PlayedFleet) -> None:
@@ -329,7 +349,7 @@ def end(fleet: PlayedFleet) -> None:
     assert not opened((fleet.folder / "last.roster").read_bytes()).entries
     fleet.play("A fleet ends", 1)
     fleet.play("A fleet ends", 2)
-    left = [path for path in (fleet.folder / "keys").rglob("*") if path.is_file()]
-    assert left == [fleet.config.fence_file]
+    left = {path.name.partition(".lost-")[0] for path in (fleet.folder / "keys").rglob("*.*")}
+    assert left == {fleet.config.fence_file.name}
     assert not (fleet.folder / "log").exists()
     assert fleet.config.ledger_file.exists()
