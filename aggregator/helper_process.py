@@ -34,7 +34,7 @@ def run_helper(
     prepare_folders(config.user, 0o700, config.state_dir, config.fence_file.parent)
     if config.transport is not None:
         prepare_transport(config.transport, Side.AGGREGATOR)
-    say(become(config.user, umask=0o077).line)
+    say(become(config.user, config.state_dir, umask=0o077).line)
     runtime = HelperRuntime(
         config,
         after_restore=after_restore,

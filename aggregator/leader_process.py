@@ -44,7 +44,9 @@ def run_leader(
     prepare_folders(config.user, 0o700, config.state_dir)
     prepare_folders(config.user, 0o755, *released)
     prepare_transport(config.transport, Side.AGGREGATOR)
-    say(become(config.user, umask=0o022).line)  # releases are for every reader of the machine
+    say(
+        become(config.user, config.state_dir, umask=0o022).line
+    )  # releases are for every reader of the machine
     notifier = Notifier.from_environment()
     rates = config.incident_rates
     with ExitStack() as stack:

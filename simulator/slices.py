@@ -45,6 +45,7 @@ from transport.files.private_files import parse_token
 from transport.interface import Transport
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.process.privileges import AGENT_USER, drop_to
+from transport.process.unforeseen import told
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
 from wire.fields import TaskId
@@ -417,4 +418,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told():
+        main()

@@ -38,6 +38,7 @@ from aggregator.transcripts.transcript_check import (
     export_parts,
 )
 from pages.svg import moment_said
+from transport.process.unforeseen import told
 
 MOST_TEXT_BYTES: Final = 16 << 20  # of one text: the batch of 110,000 hosts, in hex
 MOST_CHAINS: Final = 10_000
@@ -130,7 +131,8 @@ def check_apart(files: TranscriptFiles, limit_s: float = LIMIT_S) -> SignedChain
 
 def _check_and_tell(to: Connection, files: TranscriptFiles) -> None:
     os.nice(_NICENESS)
-    to.send(check(files))
+    with told():
+        to.send(check(files))
 
 
 def check(files: TranscriptFiles) -> SignedChains:

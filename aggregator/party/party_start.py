@@ -11,6 +11,7 @@ from types import FrameType
 
 from transport.files.private_files import set_folder
 from transport.process.privileges import Dropped, drop_to, ensure_users
+from transport.process.unforeseen import keep_in
 
 from .channel import prepare_socket_folder
 from .channel_address import ChannelAddress
@@ -39,9 +40,12 @@ def prepare_folders(user: str, mode: int, *folders: Path) -> None:
             set_folder(folder, mode, *((user, user) if root else ()))
 
 
-def become(user: str, *, umask: int) -> Dropped:
+def become(user: str, state_dir: Path, *, umask: int) -> Dropped:
+    """Give root up; details of what nobody foresaw lie in the party's own folder from then on."""
     os.umask(umask)
-    return drop_to(user)
+    dropped = drop_to(user)
+    keep_in(state_dir)
+    return dropped
 
 
 @contextmanager

@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from threading import Thread
 
+import structlog
+
 from aggregator.leader.intake import LEADER_GROUP
 from aggregator.party.party_start import on_signals
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
+from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from transport.kafka.kafka_aggregator import KafkaOffsets
 from transport.process.supervision import log_to_stderr
+from transport.process.unforeseen import keep_in, told
 from wire.topics import REPORTS
 
 from .driver_process import SparkJob
@@ -104,7 +108,14 @@ def run_driver(
 def main() -> None:
     log_to_stderr()
     leader = LeaderPipe(Connection(int(sys.argv[1])))
-    run_driver(leader.job(), leader)
+    with told():
+        job = leader.job()
+        keep_in(job.folder)
+        try:
+            run_driver(job, leader)
+        except (StreamEnded, StateUnusable, StorageUnavailable, OSError) as error:
+            structlog.get_logger("leader-spark").error("driver ends", detail=str(error))
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -301,7 +301,7 @@ def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = silent) -
     """Run a witness until SIGTERM or SIGINT; raises what `WitnessShell` raises; PrivilegeError."""
     party_start.prepare_socket(config.user, config.address, config.peer_group)
     party_start.prepare_folders(config.user, 0o700, config.state_dir)
-    say(party_start.become(config.user, umask=0o077).line)
+    say(party_start.become(config.user, config.state_dir, umask=0o077).line)
     shell = WitnessShell(config, notifier=Notifier.from_environment())
     party_start.on_signals(shell.stop)
     with party_start.health_served(shell.health, config.http):

@@ -12,6 +12,7 @@ from pointillist.installation import sample_hint
 from transport.factory import Side, prepare_transport
 from transport.files.private_files import give
 from transport.process.privileges import drop_to, ensure_users
+from transport.process.unforeseen import keep_in
 from transport.settings.config import ConfigError
 
 from .output import CommandError, ExitCode, need_file, reported, say
@@ -84,6 +85,7 @@ def become_agent(config: AgentConfig) -> None:
             give(config.host.state_dir, config.host.user)
         os.umask(0o077)
         say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
+        keep_in(config.host.state_dir)
     except LookupError as error:
         message = f"host.user: expected a user of this machine, got {config.host.user!r}"
         raise CommandError(ExitCode.USAGE, message) from error

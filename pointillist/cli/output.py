@@ -29,13 +29,15 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """A check did not hold, or something broke that has no code of its own."""
+    """A check did not hold, or something broke that is known and has no code of its own."""
     USAGE = 2
     """Wrong options, or an input file that cannot be used."""
     REFUSED = 3
     """A privacy rule forbids it; trying again does not help."""
     UNAVAILABLE = 4
     """The world failed (disk, lock, socket, log); trying again may help."""
+    UNFORESEEN = 70
+    """Nobody foresaw it: a bug, whose details are in a file that the line names."""
     INTERRUPTED = 130
 
 

@@ -105,7 +105,7 @@ _EPILOG = """Three first steps:
 read what was released
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused by a privacy rule, 4 the disk, \
-socket or log is unavailable, 130 interrupted."""
+socket or log is unavailable, 70 a bug, 130 interrupted."""
 
 
 class LazyGroup(TyperGroup):
@@ -237,7 +237,7 @@ def _missing_package(error: Exception) -> CommandError | None:
 
 
 def _known(error: Exception) -> CommandError | None:
-    """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
+    """The exit code of errors of the lower layers; None for what nobody foresaw."""
     from privacy.errors import ParameterError
     from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
     from transport.interface import TransportUnavailable

@@ -6,12 +6,13 @@ import multiprocessing
 import resource
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
+
+from transport.process.unforeseen import line
 
 from .blocks import BlockRandomness, BlockRows, Span
 from .interface import EngineSettings, RowSource
@@ -66,7 +67,7 @@ class Laps:
 
 
 class WorkerFailed(RuntimeError):
-    """A part failed; its own traceback is in the message."""
+    """A part failed; the message says how, and where the details are."""
 
 
 P = TypeVar("P", bound="BlockHosts")
@@ -154,7 +155,7 @@ class WorkerPool(Generic[P]):
             except (EOFError, OSError) as error:
                 raise self._failed(f"process {child.name} ended without an answer") from error
             if not good:
-                raise self._failed(f"process {child.name}:\n{value}")
+                raise self._failed(f"process {child.name}: {value}")
             found.append(value)
         return found
 
@@ -180,8 +181,8 @@ def _serve(pipe: Connection, make: Callable[[], BlockHosts]) -> None:
                 pipe.send((True, found))
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         return
-    except Exception:  # noqa: BLE001  (whatever it was, the parent must hear of it)
-        pipe.send((False, traceback.format_exc()))
+    except Exception as error:  # noqa: BLE001  (whatever it was, the parent must hear of it)
+        pipe.send((False, line(error)))
 
 
 class BlockHosts:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy.errors import ParameterError
+from transport.process.unforeseen import line
 from wire.catalogue import Catalogue
 
 from .experiment_file import ExperimentRun
@@ -122,7 +123,7 @@ def _there(
                     except BrokenProcessPool as error:
                         raise SweepFailed(f"{run.label}: its process is gone") from error
                     except Exception as error:  # noqa: BLE001  (it may be anything of a run's own)
-                        failed = failed or f"{run.label}: {type(error).__name__}: {error}"
+                        failed = failed or f"{run.label}: {line(error)}"
                 if failed and not waiting:
                     raise SweepFailed(failed)
         except BaseException:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import typer
 
+from pointillist.cli import main
 from pointillist.cli import root as cli
 from pointillist.cli.agent import COMMANDS
 from pointillist.cli.output import (
@@ -34,10 +36,11 @@ from pointillist.cli.output import (
 )
 from pointillist.cli.root import REMOVED, removed
 from privacy.errors import ParameterError
-from tests.child_kit import in_child
+from tests.child_kit import as_user, in_child
 from tests.golden_kit import commands
 from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
 from transport.interface import TransportUnavailable
+from transport.process import unforeseen
 from transport.process.privileges import AGENT_USER, PrivilegeError, drop_to, ensure_users
 from wire.rejection import Reason, ReportRejected
 
@@ -269,17 +272,101 @@ def test_interrupt_while_the_commands_load_has_its_code(monkeypatch: pytest.Monk
     assert run_main(monkeypatch, "plan") == ExitCode.INTERRUPTED
 
 
-def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = typer.Typer()
+KEY = bytes(range(64, 96))
 
-    @group.command()
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
+    """Have `pointillist plan` fail as nobody foresaw; give where details of this process lie."""
+
     def fail() -> None:
-        raise ValueError("a bug")
+        key, vector = KEY, np.arange(30)
+        try:
+            raise KeyError(key)
+        except KeyError as error:
+            words = f"no room for {vector} of {key.hex()}\nand {key!r}"
+            raise ValueError(words) from error
 
-    monkeypatch.setattr(cli.LazyGroup, "load", lambda self: cli.as_group(group, self.name))
-    monkeypatch.setattr(sys, "argv", ["pointillist", "plan", "fail"])
-    with pytest.raises(ValueError, match="a bug"):
-        cli.main()
+    def run(*options: str) -> Path:
+        monkeypatch.setattr(cli, "command", lambda: lambda **_: fail())
+        monkeypatch.setattr(sys, "argv", ["pointillist", "plan", *options])
+        monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == int(ExitCode.UNFORESEEN) == unforeseen.EXIT_CODE
+        return tmp_path / unforeseen.FOLDER
+
+    return run
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_nobody_foresaw_is_one_line_and_a_file_without_secrets(
+    failing: Callable[..., Path], capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    (file,) = failing(*options).iterdir()
+    told = capsys.readouterr().err
+    said = json.loads(told)["error"] if options else told
+    assert told.count("\n") == 1
+    assert "ValueError: no room for (held back) of (held back)" in said
+    assert str(file) in said
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    kept = file.read_text()
+    assert "pointillist plan, Python 3" in kept
+    assert "KeyError: (held back)" in kept
+    assert "in fail" in kept
+    for secret in (KEY.hex(), KEY.decode(), "14 15 16", "17, 18"):
+        assert secret not in kept + said
+
+
+def test_details_are_bounded_in_number(failing: Callable[..., Path]) -> None:
+    folder = failing()
+    first = next(folder.iterdir())
+    for _ in range(unforeseen.MOST_FILES):
+        failing()
+    assert len(list(folder.iterdir())) == unforeseen.MOST_FILES
+    assert not first.exists()
+
+
+@pytest.mark.root
+def test_details_go_where_the_user_may_write_and_through_no_link(tmp_path: Path) -> None:
+    own, linked, closed = (tmp_path / name for name in ("own", "linked", "closed"))
+    for folder in (own, linked, closed):
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+    closed.chmod(0o500)
+    tmp_path.chmod(0o755)
+    (linked / unforeseen.FOLDER).symlink_to(own)
+
+    def told() -> str:
+        os.environ["STATE_DIRECTORY"] = f"{linked}:{own}"
+        unforeseen.keep_in(closed)
+        return unforeseen.line(ValueError("a bug"))
+
+    for above in tmp_path.parents:
+        if above.stat().st_uid == os.geteuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
+    assert str(own / unforeseen.FOLDER) in as_user(65534, told)
+
+
+def test_thread_that_ends_says_one_line_and_the_process_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    with unforeseen.told():
+        thread = threading.Thread(target=[].pop)
+        thread.start()
+        thread.join()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "IndexError: pop from empty list; details: " in said
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit(3), GeneratorExit])
+def test_other_ways_out_stay_as_they_are(ended: BaseException | type[BaseException]) -> None:
+    kind = ended if isinstance(ended, type) else type(ended)
+    with pytest.raises(kind), unforeseen.told():
+        raise ended
 
 
 def test_errors_are_json_where_json_was_asked_for(
