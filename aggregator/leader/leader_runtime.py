@@ -170,7 +170,7 @@ class LeaderRuntime:
         letters = config.quotas.dead_letters is not None
         self._publisher = LogPublisher(transport, parties, letters=letters)
         self._consumer: Consumer | None = None
-        self._partitions, self._poll_s = 0, POLL_S
+        self._poll_s = POLL_S
         self._lag: int | None = None
         self._offsets: dict[TopicPartition, int] = {}
 
@@ -247,12 +247,12 @@ class LeaderRuntime:
                 self._publisher.open()
                 topics = self._reader.topics
                 self._consumer = self._transport.consumer(LEADER_GROUP, topics)
-                self._partitions = sum(map(self._transport.partitions, topics))
                 self._poll_s = POLL_S if REPORTS in topics else POLL_OTHERS_S
             wait_s = POLL_CALLED_S if self._calls.under_way else self._poll_s
             self._take_in(self._consumer.poll(POLL_RECORDS, wait_s))
             self._note(self._consumer.notes())
-            self._lag = LogWatch.unread(self._consumer, self._partitions)
+            partitions = sum(map(self._transport.partitions, self._reader.topics))
+            self._lag = LogWatch.unread(self._consumer, partitions)
             if self._offsets:
                 self._consumer.commit(self._offsets)
                 self._offsets = {}

@@ -69,13 +69,14 @@ class LogWatch:
         """Give how many records are left to read, for `tick`.
 
         partitions  of the topics that it reads, together
-        Raises      TransportUnavailable: another member of the group holds some of the partitions,
-                    as one that died does until its lease ends
+        Raises      TransportUnavailable: some of the partitions are another member's, as one that
+                    died holds them until its lease ends, or were added this moment
         """
         held = len(consumer.positions())
         if 0 < held < partitions:
             raise TransportUnavailable(
-                f"another reader of the group holds {partitions - held} of {partitions} partitions"
+                f"another reader of the group holds {partitions - held} of {partitions} partitions,"
+                " or they were added just now"
             )
         return consumer.lag()
 

@@ -157,6 +157,8 @@ class SparkRuntime:
             self._turns += 1
             if other := self._differs(read, bounds, log):
                 raise StreamEnded(other)
+            if bounds.keys() - read.keys():  # a query reads those that it began with
+                raise StreamEnded(f"{REPORTS} has {len(bounds)} partitions, read are {len(read)}")
             self._give_again()
             self._away = False
         except TransportUnavailable as error:

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from transport.interface import Outgoing, Record
+from transport.interface import Outgoing, Record, TransportUnavailable, UnknownTopic
 
 from . import kafka_aggregator_client as rdkafka
 from . import kafka_aggregator_consumer as member
@@ -198,7 +198,6 @@ class KafkaOffsets:
         """Connect with the first question, for a group that may have no members then."""
         self._settings, self._topic = settings, topic
         self._kafka, self._log = AggregatorKafka(settings), ""
-        self._partitions = 0
         self._last = rdkafka.LastError()
         self._config = {
             "group.id": settings.named(group),
@@ -226,18 +225,16 @@ class KafkaOffsets:
         return self._log
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """The oldest and the next offset of each partition."""
+        """The oldest and the next offset of each partition that `identity` saw."""
+        try:
+            partitions = self._kafka.partitions(self._topic)
+        except UnknownTopic as error:
+            raise TransportUnavailable(str(error)) from error
         with rdkafka.failures(self._settings, self._last):
-            client = self._open()
-            if not self._partitions:  # the log has as many as it was made with
-                name = self._settings.named(self._topic)
-                found = client.list_topics(name, timeout=self._settings.timeout_s).topics[name]
-                if found.error is not None:
-                    raise KafkaException(found.error)
-                self._partitions = len(found.partitions)
+            client, timeout_s = self._open(), self._settings.timeout_s
             return {
-                part: rdkafka.watermarks(client, self._slot(part), self._settings.timeout_s)
-                for part in range(self._partitions)
+                part: rdkafka.watermarks(client, self._slot(part), timeout_s)
+                for part in range(partitions)
             }
 
     def starts(self) -> dict[int, int]:

@@ -106,6 +106,7 @@ class AggregatorConsumer:
             "fetch.max.bytes": max(longest, 16 << 20),
             "receive.message.max.bytes": max(longest, 16 << 20) + (1 << 20),
             "max.partition.fetch.bytes": max(longest, 4 << 20),
+            "topic.metadata.refresh.interval.ms": round(frame.LOOK_S * 1000),
             "queued.max.messages.kbytes": POLL_BYTES >> 10,
         }
         with rdkafka.failures(settings, self._last):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -233,7 +234,7 @@ A = TypeVar("A")  # a client's own administrator
 
 STEP_S: Final = 0.05
 LOOK_S: Final = 5.0
-"""How soon a reader sees that a topic was made anew, where nothing tells it sooner."""
+"""How soon a Leader sees that a topic was made anew, or got partitions."""
 _NO_ID: Final = "A" * 22  # of brokers before 2.8
 
 
@@ -300,7 +301,7 @@ class KafkaFrame(Closing, Generic[A]):
     """One side's access to a cluster; see `transport.interface.Transport`."""
 
     report_partitions = 32
-    """As many tasks as Spark can have work for; the partitions of a topic are never changed."""
+    """As many tasks as Spark can have work for; this program never changes those of a topic."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         settings.check_files()
@@ -331,10 +332,13 @@ class KafkaFrame(Closing, Generic[A]):
         return self._partitions[topic]
 
     def identity(self, topic: str) -> str:
-        """Which log of that name it is: Kafka's own id of the topic."""
+        """Which log of that name it is: Kafka's own id; `partitions` tells as many as it has now."""
         with self._admin() as admin:
             found = self._look_up(admin, topic)
-        return "" if found is None else known(found.identity)
+        if found is None:
+            return ""
+        self._partitions[topic] = found.partitions
+        return known(found.identity)
 
     def longest(self, topic: str) -> int:
         """By the configuration; a client that sends single records asks the topic."""
@@ -381,11 +385,18 @@ class KafkaFrame(Closing, Generic[A]):
 
 
 class BufferedProducer(interface.BatchingProducer):
-    """After a failure the client is dropped: what it holds is ours, a fresh one sends it."""
+    """After a failure the client is dropped: what it holds is ours, a fresh one sends it.
+
+    One that lives knows no partitions that were added meanwhile.
+    """
 
     batch_bytes = BATCH_BYTES
 
     def __init__(self, kafka: KafkaFrame[A]) -> None:
-        super().__init__(kafka.partitions, kafka.settings.value_limit)
+        self._known, self._forget = cache(kafka.partitions), kafka.forget_partitions
+        super().__init__(self._known, kafka.settings.value_limit)
         self._settings = kafka.settings
-        self._asks_again = kafka.forget_partitions
+
+    def _asks_again(self) -> None:
+        self._known.cache_clear()
+        self._forget()
