@@ -182,7 +182,7 @@ def find_standing(
 def newest_roster(transport: Transport, host: HostId, pins: Pins) -> KnownRoster | None:
     """Give the newest roster on the log that has a host. Raises TransportUnavailable."""
     rosters = RosterBook(pins, (host,), weekly=False)
-    consumer = transport.consumer(f"roster-{secrets.token_hex(6)}", (ROSTERS,))
+    consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (ROSTERS,))
     try:
         while records := consumer.poll(100, 1.0):
             for record in records:

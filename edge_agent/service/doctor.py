@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import platform
 import re
 import shutil
@@ -27,7 +26,17 @@ from edge_agent.local.history_tables import HistoryUnavailable, file_bytes, open
 from edge_agent.open_agent import this_machine
 from edge_agent.protocol.eligibility import cohort_faults
 from transport.files.keyfiles import KeyFileRefused, load_host_key, machine_id
-from transport.process.doctor_checks import Check, CheckVerdict, Result, absent, broken, check, ok
+from transport.process.doctor_checks import (
+    Check,
+    CheckVerdict,
+    Result,
+    absent,
+    broken,
+    check,
+    left_by_others,
+    not_writable,
+    ok,
+)
 from transport.process.listening import loopback, why_not
 from transport.process.printable import printable
 from transport.process.privileges import CAPABILITIES, process_status
@@ -203,7 +212,10 @@ class AgentState:
         except KeyFileRefused as error:
             found, way = error.parts
             return broken(found, way or "`pointillist keys check`, or a new identity and a join")
-        return ok(f"{path} belongs to this machine")
+        fence = self.config.fence_file
+        closed = not_writable(fence.parent, ": the ledger's fence is there")
+        closed = closed or left_by_others([fence] if fence.exists() else [])
+        return closed or ok(f"{path} belongs to this machine")
 
     @check("agent", "ledger")
     def _ledger(self) -> Result:
@@ -240,9 +252,8 @@ class AgentState:
         if not folder.is_dir():
             do = f"start the agent once as root, or make {folder}, 0700"
             return broken(f"expected {folder}, found none", do)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            do = f"give {folder} to the user {self.config.host.user}"
-            return broken(f"{folder} cannot be written by this user", do)
+        if (closed := not_writable(folder) or left_by_others(folder.iterdir())) is not None:
+            return closed
         spare = shutil.disk_usage(folder).free
         line = f"{folder}, {spare >> 20} MiB free"
         if spare < _SPARE_BYTES:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -26,72 +25,23 @@ from confluent_kafka.admin import (
 
 from transport.kafka.kafka_aggregator_client import LastError, client_config, mapped
 from transport.kafka.kafka_frame import KafkaSettings
-from wire.topics import (
-    DEAD_LETTERS,
-    ENTRIES,
-    EPOCHS,
-    JOINS,
-    KEYS,
-    RELEASES,
-    REPORTS,
-    ROSTERS,
-    TASKS,
-)
-
-
-class KafkaRole(Enum):
-    AGENT = "agent"
-    LEADER = "leader"
-    HELPER = "helper"
-    READER = "reader"
-
-
-_UP: Final = (REPORTS, EPOCHS, JOINS)
-_DOWN: Final = (TASKS, ROSTERS, KEYS)
-
-READS: Final = {
-    KafkaRole.AGENT: (*_DOWN, ENTRIES, RELEASES),
-    KafkaRole.LEADER: _UP + _DOWN,
-    KafkaRole.HELPER: (*(topic for topic in _UP + _DOWN if topic != REPORTS), RELEASES),
-    KafkaRole.READER: (RELEASES,),
-}
-WRITES: Final = {
-    KafkaRole.AGENT: _UP,
-    KafkaRole.LEADER: (*_DOWN, ENTRIES, RELEASES, DEAD_LETTERS),
-    KafkaRole.HELPER: _DOWN,
-    KafkaRole.READER: (),
-}
-GROUPS: Final = {
-    KafkaRole.AGENT: ("agent-", "join-", "recover-"),
-    KafkaRole.LEADER: ("leader", "roster-build"),
-    KafkaRole.HELPER: ("helper",),
-    KafkaRole.READER: ("reader-",),
-}
-"""Beginnings of the consumer groups that a role joins."""
+from transport.kafka.kafka_roles import KafkaRole, rights_of
 
 
 def rules(settings: KafkaSettings, role: KafkaRole, user: str) -> list[AclBinding]:
     """Give the rules of one user; what no rule allows is forbidden."""
-    literal, beginning = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-    topic, group = ResourceType.TOPIC, ResourceType.GROUP
-    wanted = [
-        *((topic, name, literal, AclOperation.READ) for name in READS[role]),
-        *((topic, name, literal, AclOperation.WRITE) for name in WRITES[role]),
-        # How long a record may be: an agent asks before it spends anything on one.
-        *((topic, name, literal, AclOperation.DESCRIBE_CONFIGS) for name in WRITES[role]),
-        *((group, name, beginning, AclOperation.READ) for name in GROUPS[role]),
-    ]
+    pattern = {"TOPIC": ResourcePatternType.LITERAL, "GROUP": ResourcePatternType.PREFIXED}
     return [
         AclBinding(
-            kind,
-            settings.named(name),
-            pattern,
+            ResourceType[right.kind],
+            settings.named(right.name),
+            pattern[right.kind],
             f"User:{user}",
             "*",
-            operation,
+            AclOperation[right.operation],
             AclPermissionType.ALLOW,
         )
-        for kind, name, pattern, operation in wanted
+        for right in rights_of(role)
     ]
 
 
@@ -166,11 +116,6 @@ def _differing_settings(settings: KafkaSettings, topics: Iterable[str]) -> list[
         for setting, value in config.items()
         if _value(found[name], setting) != value
     ]
-
-
-def visible_topics(settings: KafkaSettings) -> set[str]:
-    """Name them, prefix included. Raises TransportRefused, TransportUnavailable."""
-    return set(_partitions(settings))
 
 
 def put_right(settings: KafkaSettings, differences: Iterable[Difference]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import typer
@@ -17,13 +18,20 @@ from edge_agent.sending.outbox import tasks_on
 from transport.clock_check import clock_beside_log
 from transport.factory import Side, open_transport
 from transport.interface import TransportUnavailable, UnknownTopic
+from transport.kafka.kafka_frame import KafkaSettings, KafkaSettingsError
 from transport.process.doctor_checks import (
     CLOCK,
+    LONGEST,
+    Check,
     CheckVerdict,
     Finding,
+    Result,
+    broken,
     examine,
     way_out,
 )
+from transport.process.printable import printable
+from transport.process.privileges import way_in
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
@@ -105,20 +113,33 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
 def _of_log(
     config: AgentConfig, catalogue: Catalogue, findings: list[Finding], has_gpus: bool
 ) -> Iterator[Finding]:
-    """Look at the log's time, and what its tasks ask of this host; no log is told elsewhere."""
+    """Read the log as the agent does, and look at what it asks of this host; ask for its rights."""
     from edge_agent.open_agent import task_rules
-    from edge_agent.service.doctor_sources import MEASURED, measured_findings
+    from edge_agent.service.doctor_sources import measured_findings
 
     if any(f.group == "transport" and f.verdict is CheckVerdict.BROKEN for f in findings):
         return
+    settings = config.transport.settings
+    if isinstance(settings, KafkaSettings):
+        rights = Check("transport", "rights", partial(_rights, settings))
+        yield from examine(rights, failures=[TransportUnavailable])
     try:
-        with open_transport(config.transport.settings, Side.AGENT) as log:
+        with open_transport(settings, Side.AGENT) as log:
             clock = clock_beside_log(log, (EPOCHS, REPORTS, RELEASES), time.time())
             yield Finding("transport", "log's clock", *clock)
             tasks = tasks_on(log, task_rules(config, catalogue), int(time.time()))
     except UnknownTopic:
         tasks = []
-    except TransportUnavailable as error:
-        yield Finding(MEASURED, "tasks", CheckVerdict.ABSENT, str(error), "see transport")
+    except (TransportUnavailable, KafkaSettingsError) as error:
+        do = way_in(error) or "let the agent's user read and write the log; see the line above"
+        yield Finding("transport", "read", *broken(printable(str(error))[:LONGEST], do))
         return
     yield from measured_findings(config, tasks, findings, has_gpus=has_gpus, catalogue=catalogue)
+
+
+def _rights(settings: KafkaSettings) -> Result:
+    from transport.kafka.kafka_agent import AgentKafka
+    from transport.kafka.kafka_roles import KafkaRole, rights_told
+
+    with AgentKafka(settings) as kafka:
+        return rights_told(kafka, KafkaRole.AGENT)

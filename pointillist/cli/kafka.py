@@ -119,12 +119,12 @@ def topics(
     from pointillist.broker.rights import (
         MISSING,
         PARTITIONS,
-        KafkaRole,
         differing,
         grant,
         put_right,
     )
     from transport.kafka.kafka_aggregator import AggregatorKafka
+    from transport.kafka.kafka_roles import KafkaRole
 
     settings = _settings(config)
     users = {

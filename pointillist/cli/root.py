@@ -241,6 +241,7 @@ def _known(error: Exception) -> CommandError | None:
     from privacy.errors import ParameterError
     from transport.files.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
     from transport.interface import TransportUnavailable
+    from transport.kafka.kafka_frame import KafkaSettingsError
     from transport.process.privileges import PrivilegeError
     from wire.rejection import ReportRejected
 
@@ -248,7 +249,7 @@ def _known(error: Exception) -> CommandError | None:
         (KeyFileAbsent, KeyFileExists): ExitCode.USAGE,
         (KeyFileRefused, ParameterError): ExitCode.REFUSED,
         ReportRejected: ExitCode.USAGE,
-        (TransportUnavailable, PrivilegeError): ExitCode.UNAVAILABLE,
+        (TransportUnavailable, KafkaSettingsError, PrivilegeError): ExitCode.UNAVAILABLE,
         (FileNotFoundError, IsADirectoryError, NotADirectoryError): ExitCode.USAGE,
         OSError: ExitCode.UNAVAILABLE,
     }

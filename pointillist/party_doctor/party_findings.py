@@ -25,14 +25,7 @@ from aggregator.protocol.directory import PinnedParties
 from aggregator.protocol.interfaces import HelperStatus, HelperUnavailable
 from aggregator.witness.backends import kinds_of_witnesses, open_witness
 from aggregator.witness.chain import WitnessUnavailable
-from pointillist.broker.rights import (
-    MISSING,
-    READS,
-    WRITES,
-    KafkaRole,
-    differing,
-    visible_topics,
-)
+from pointillist.broker.rights import MISSING, differing
 from transport.clock_check import BEHIND_S, clock_beside_log
 from transport.factory import (
     EmbeddedSettings,
@@ -43,7 +36,9 @@ from transport.factory import (
 )
 from transport.files.keyfiles import KeyFileRefused, load_signing_key
 from transport.interface import TransportRefused, TransportUnavailable
+from transport.kafka.kafka_aggregator import AggregatorKafka
 from transport.kafka.kafka_frame import KafkaSettings
+from transport.kafka.kafka_roles import READS, WRITES, KafkaRole, rights_told
 from transport.process.doctor_checks import (
     CLOCK,
     Check,
@@ -57,6 +52,7 @@ from transport.process.doctor_checks import (
     way_out,
 )
 from transport.process.printable import printable
+from transport.process.privileges import way_in
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
@@ -277,7 +273,7 @@ def log_checks(settings: TransportSettings, role: KafkaRole) -> list[Check]:
     return [
         way_out(TransportTable(kafka=settings)),
         clock,
-        Check("log", "topics", partial(_topics, settings, role)),
+        Check("log", "rights", partial(_rights, settings, role)),
         Check("log", "retention", partial(_retention, settings, role)),
     ]
 
@@ -293,17 +289,13 @@ def _log_clock(settings: TransportSettings, role: KafkaRole) -> Result:
         return absent(f"not known: {error}", "see broker")
 
 
-def _topics(settings: KafkaSettings, role: KafkaRole) -> Result:
+def _rights(settings: KafkaSettings, role: KafkaRole) -> Result:
     try:
-        settings.check_files()
-        seen = visible_topics(settings)
+        with AggregatorKafka(settings) as kafka:
+            return rights_told(kafka, role)
     except (TransportUnavailable, ValueError) as error:
-        return broken(str(error), "credentials and addresses of [transport.kafka]")
-    wanted = {settings.named(topic) for topic in _role_topics(role)}
-    if missing := sorted(wanted - seen):
-        line = f"not there, or not this user's to see: {', '.join(missing)}"
-        return broken(line, f"{_ADMIN} --{role.value} USER")
-    return ok(f"all {len(wanted)} of this role are there")
+        do = way_in(error) or "credentials and addresses of [transport.kafka]"
+        return broken(str(error), do)
 
 
 def _retention(settings: KafkaSettings, role: KafkaRole) -> Result:
@@ -312,11 +304,11 @@ def _retention(settings: KafkaSettings, role: KafkaRole) -> Result:
     except TransportRefused:
         return absent("this user may not read topics' settings", f"{_ADMIN} --check")
     except TransportUnavailable as error:
-        return broken(str(error), "see topics")
+        return broken(str(error), "see rights")
     if found:
         first = found[0]
         if first.setting == MISSING:
-            return absent("not known of topics that are not there", "see topics")
+            return absent("not known of topics that are not there", "see rights")
         line = f"{first.topic}: {first.setting} is {first.found}, expected {first.wanted}"
         return broken(line, _ADMIN)
     return ok("as this program sets it: sealed reports go with age")

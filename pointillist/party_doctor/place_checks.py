@@ -17,7 +17,15 @@ from aggregator.enrolment.operators import OperatorKeys
 from aggregator.party.health import is_present
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
-from transport.process.doctor_checks import Result, absent, broken, check, ok
+from transport.process.doctor_checks import (
+    Result,
+    absent,
+    broken,
+    check,
+    left_by_others,
+    not_writable,
+    ok,
+)
 from transport.process.privileges import way_in
 from wire.rejection import ReportRejected
 
@@ -54,6 +62,8 @@ def party_keys(party: str, key_dir: Path, peer_pk: bytes) -> Result:
             "the other party's key is this party's own",
             "one party must not be both: pin the key that the other one published",
         )
+    if (closed := not_writable(key_dir, ": each day has its key")) is not None:
+        return closed
     now_s = time.time()
     live = sum(key.not_before <= now_s <= key.not_after for key in daily)
     line = f"identity {identity.public_bytes.hex()[:16]}..., {live} daily keys in force"
@@ -66,8 +76,8 @@ def folder(path: Path, started_by_root: bool) -> Result:
         if started_by_root or os.access(above, os.W_OK | os.X_OK):
             return ok(f"{path}: none yet; the first start makes it")
         return broken(f"expected {path}, found none", f"start once as root, or make {path}")
-    if not os.access(path, os.W_OK | os.X_OK):
-        return broken(f"{path} cannot be written by this user", f"chown {path} to it")
+    if (closed := not_writable(path) or left_by_others(path.iterdir())) is not None:
+        return closed
     usage = shutil.disk_usage(path)
     line = f"{path}, {usage.free >> 20:,} MiB free"
     if usage.free < _LEAST_BYTES:

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation, AdminClient
 
 from aggregator.helper.helper_runtime import compare_releases
 from pointillist.broker.local import RunningBroker
 from pointillist.broker.properties import write_certificates
-from pointillist.broker.rights import KafkaRole, grant
+from pointillist.broker.rights import grant, rules
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from tests.protocol_kit import Clock, build_world, start_helper
 from transport.factory import Side, open_transport
@@ -23,7 +24,10 @@ from transport.interface import (
     UnknownTopic,
     create_topics,
 )
-from transport.kafka.kafka_frame import KafkaSettings
+from transport.kafka.kafka_aggregator import KafkaOffsets
+from transport.kafka.kafka_frame import KafkaFrame, KafkaSettings
+from transport.kafka.kafka_roles import KafkaRole, rights_told
+from transport.process.doctor_checks import CheckVerdict, Result
 from wire.topics import (
     DEAD_LETTERS,
     ENTRIES,
@@ -136,6 +140,90 @@ def test_helper_reads_every_release_at_each_start_by_its_own_rights(
             found.append(compare_releases(log, world.helper_key.public_bytes, state, lambda: None))
     assert found[0] == found[1] >= 1
     state.close()
+
+
+def told(settings: KafkaSettings, role: KafkaRole) -> Result:
+    """What a doctor says of the rights of a role's user, by the client of that role."""
+    side = Side.AGENT if role is KafkaRole.AGENT else Side.AGGREGATOR
+    with open_transport(settings, side) as log:
+        assert isinstance(log, KafkaFrame)
+        return rights_told(log, role)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("role", list(KafkaRole))
+def test_doctor_asks_for_the_rights_of_a_role_and_writes_nothing(
+    port: SecurePort, role: KafkaRole
+) -> None:
+    admin = plain_settings(port.broker, port.prefix)
+    before = ends(admin)
+    assert told(port.scram(role.value), role).verdict is CheckVerdict.OK
+    assert told(admin, role).verdict is CheckVerdict.OK
+    without = told(port.scram("stranger"), role)
+    assert without.verdict is CheckVerdict.BROKEN
+    assert all(port.prefix + topic in without.found for topic in READS[role.value])
+    assert (without.do or "").endswith(f"kafka topics --config FILE --{role.value} stranger`")
+    assert ends(admin) == before
+
+
+def ends(admin: KafkaSettings) -> list[dict[int, tuple[int, int]]]:
+    found = []
+    for topic in sorted(ALL):
+        offsets = KafkaOffsets(admin, "reader-ends", topic)
+        found.append(offsets.bounds())
+        offsets.close()
+    return found
+
+
+LACKING = {
+    ("WRITE", REPORTS): (KafkaRole.AGENT, CheckVerdict.BROKEN, "write topic {}plst1.reports"),
+    ("READ", KEYS): (KafkaRole.AGENT, CheckVerdict.BROKEN, "read topic {}plst1.keys"),
+    ("READ", EPOCHS): (KafkaRole.LEADER, CheckVerdict.BROKEN, "read topic {}plst1.epochs"),
+    ("READ", "leader"): (KafkaRole.LEADER, CheckVerdict.BROKEN, "read group {}leader"),
+    ("READ", "helper"): (KafkaRole.HELPER, CheckVerdict.BROKEN, "read group {}helper"),
+    ("DESCRIBE_CONFIGS", REPORTS): (
+        KafkaRole.AGENT, CheckVerdict.ABSENT, "describe_configs topic {}plst1.reports",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        pytest.param(lacks, marks=[] if lacks[0] == "WRITE" else [pytest.mark.release])
+        for lacks in LACKING
+    ],
+)
+def test_doctor_names_the_one_right_that_is_lacking(
+    port: SecurePort, lacks: tuple[str, str]
+) -> None:
+    role, verdict, said = LACKING[lacks]
+    user = f"{role.value}-without-{'-'.join(lacks).lower()}"
+    admin, operation = plain_settings(port.broker, port.prefix), AclOperation[lacks[0]]
+    add_users(port.broker, user)
+    client = AdminClient({"bootstrap.servers": port.broker.bootstrap})
+    given = [
+        rule
+        for rule in rules(admin, role, user)
+        if (rule.operation, rule.name) != (operation, admin.named(lacks[1]))
+    ]
+    for answer in client.create_acls(given).values():
+        answer.result()
+    found = told(port.scram(user), role)
+    assert found.verdict is verdict
+    assert found.found.startswith(f"user {user} may not {said.format(port.prefix)}")
+    assert f"--{role.value} {user}`" in (found.do or "")
+    grant(admin, {role: user})  # what it says mends it
+    assert told(port.scram(user), role).verdict is CheckVerdict.OK
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("role", [KafkaRole.AGENT, KafkaRole.LEADER])
+def test_doctor_names_topics_that_are_missing(port: SecurePort, role: KafkaRole) -> None:
+    empty = dataclasses.replace(port, prefix=fresh_prefix())
+    found = told(plain_settings(empty.broker, empty.prefix), role)
+    assert found.verdict is CheckVerdict.BROKEN
+    assert f"missing: {empty.prefix}plst1." in found.found
 
 
 @pytest.mark.parametrize("user", sorted(OFTEN_READ))

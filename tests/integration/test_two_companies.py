@@ -200,5 +200,5 @@ def test_three_companies_follow_the_page_to_a_released_number() -> None:
                 "leader", "doctor", "--config", f"{base}/srv/vendor/leader/leader.toml"
             )
             verdicts = {one["name"]: one["verdict"] for one in said["findings"]}
-            for name in ("peer", "certificate", "topics", "retention", "cohorts"):
+            for name in ("peer", "certificate", "rights", "retention", "cohorts"):
                 assert verdicts[name] == "ok", said

@@ -44,7 +44,7 @@ def test_clock_is_held_against_the_newest_record(
 
 
 def test_party_s_doctor_asks_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pointillist.broker.rights import KafkaRole
+    from transport.kafka.kafka_roles import KafkaRole
     from wire.topics import REPORTS
 
     made, real = surroundings(tmp_path), time.time

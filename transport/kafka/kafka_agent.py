@@ -61,6 +61,20 @@ class AgentKafka(frame.KafkaFrame[KafkaAdminClient]):
             len(found["partitions"]), "" if told is None else member.identity_of(told)
         )
 
+    def _operations(
+        self, admin: KafkaAdminClient, names: Sequence[str]
+    ) -> dict[str, frozenset[str] | None]:
+        found: dict[str, frozenset[str] | None] = {}
+        for topic in admin.describe_topics(list(names)):
+            code, told = topic["error_code"], topic.get("authorized_operations")
+            if code == errors.TopicAuthorizationFailedError.errno:
+                found[topic["name"]] = frozenset()
+            elif code not in {0, errors.UnknownTopicOrPartitionError.errno}:
+                raise errors.for_code(code)(topic["name"])
+            elif not code:
+                found[topic["name"]] = None if told is None else frozenset(told)
+        return found
+
     def longest(self, topic: str) -> int:
         """What the topic says, where we have the right to ask: rules of before do not give it."""
         limit, name = super().longest(topic), self.settings.named(topic)

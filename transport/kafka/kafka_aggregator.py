@@ -75,6 +75,43 @@ class AggregatorKafka(frame.KafkaFrame[AdminClient]):
                 return None
             raise
 
+    def _operations(
+        self, admin: AdminClient, names: Sequence[str]
+    ) -> dict[str, frozenset[str] | None]:
+        asked = admin.describe_topics(
+            TopicCollection(list(names)),
+            include_authorized_operations=True,
+            request_timeout=self.settings.timeout_s,
+        )
+        return self._allowed(admin, asked)
+
+    def group_operations(self, groups: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        named = {self.settings.named(group): group for group in groups}
+        with self._admin() as admin:
+            asked = admin.describe_consumer_groups(
+                list(named),
+                include_authorized_operations=True,
+                request_timeout=self.settings.timeout_s,
+            )
+            told = self._allowed(admin, asked)
+        return {named[name]: operations for name, operations in told.items()}
+
+    def _allowed(
+        self, admin: AdminClient, asked: dict[str, Future[Any]]
+    ) -> dict[str, frozenset[str] | None]:
+        found: dict[str, frozenset[str] | None] = {}
+        for name in list(asked):
+            try:
+                told = self._answer(admin, asked, name).authorized_operations
+                found[name] = None if told is None else frozenset(one.name for one in told)
+            except KafkaException as failure:
+                code = failure.args[0].code()
+                if rdkafka.REFUSALS.get(code) is frame.Refusal.RIGHTS:
+                    found[name] = frozenset()
+                elif code not in rdkafka.UNKNOWN:
+                    raise
+        return found
+
     def _newest_ms(self, admin: AdminClient, slots: Sequence[tuple[str, int]]) -> Iterable[int]:
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         deadline = time.monotonic() + self.settings.timeout_s

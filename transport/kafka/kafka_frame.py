@@ -204,8 +204,12 @@ class KafkaSettings:
         """Read every file once, before a broker is asked. Raises KafkaSettingsError."""
         for name in ("ca_file", "cert_file", "key_file"):
             path: Path | None = getattr(self, name)
-            if path is not None and not os.access(path, os.R_OK):
-                raise KafkaSettingsError(f"{name}: expected a readable file, got {path}")
+            try:
+                if path is not None:
+                    path.open("rb").close()
+            except OSError as error:
+                found = f"{name}: expected a readable file, got {path}"
+                raise KafkaSettingsError(found) from error
         if self.password_file is not None:
             self.password()
         if self.token_file is not None:
@@ -332,13 +336,28 @@ class KafkaFrame(Closing, Generic[A]):
         return self._partitions[topic]
 
     def identity(self, topic: str) -> str:
-        """Which log of that name it is: Kafka's own id; `partitions` tells as many as it has now."""
+        """Which log of that name it is: Kafka's own id; `partitions` tells those of now."""
         with self._admin() as admin:
             found = self._look_up(admin, topic)
         if found is None:
             return ""
         self._partitions[topic] = found.partitions
         return known(found.identity)
+
+    def operations(self, topics: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What this user may do with each topic that is there, in Kafka's words.
+
+        None where its broker does not say (before 2.3). Raises TransportUnavailable
+        """
+        with self._admin() as admin:
+            told = self._operations(admin, [self.settings.named(topic) for topic in topics])
+        named = {self.settings.named(topic): topic for topic in topics}
+        return {named[name]: operations for name, operations in told.items()}
+
+    def group_operations(self, groups: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """The same of groups, as far as this client can ask. Raises TransportUnavailable."""
+        del groups
+        return {}
 
     def longest(self, topic: str) -> int:
         """By the configuration; a client that sends single records asks the topic."""
@@ -374,6 +393,10 @@ class KafkaFrame(Closing, Generic[A]):
     @abstractmethod
     def _look_up(self, admin: A, topic: str) -> FoundTopic | None:
         """A topic as it stands now, None where there is none."""
+
+    @abstractmethod
+    def _operations(self, admin: A, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """As `operations`, by names in the cluster."""
 
     @abstractmethod
     def _create(self, admin: A, topic: str, partitions: int) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from .foreign import libc
 from .printable import printable
-from .privileges import way_in
+from .privileges import user_name, way_in, way_to_own
 
 LONGEST: Final = 400
 
@@ -59,6 +60,24 @@ def absent(found: str, do: str | None) -> Result:
 def broken(found: str, do: str | None) -> Result:
     """The program does not run, or does nothing, until this is put right."""
     return Result(CheckVerdict.BROKEN, found, do)
+
+
+def not_writable(folder: Path, why: str = "") -> Result | None:
+    """Say whose a folder is that this user cannot write."""
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    do = way_to_own(folder, folder.stat().st_uid, os.geteuid())
+    return broken(f"{folder} cannot be written by this user{why}", do)
+
+
+def left_by_others(files: Iterable[Path]) -> Result | None:
+    """Name a file that the program keeps, and that another user left: root by hand, say."""
+    for file in sorted(files):
+        owner = file.lstat().st_uid
+        if owner != os.geteuid() and not file.is_dir() and not os.access(file, os.R_OK | os.W_OK):
+            line = f"{file} is {user_name(owner)}'s, and cannot be written by this user"
+            return broken(line, way_to_own(file, owner, os.geteuid()))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iter
             result = broken(line, way_in(error))
         except known as error:
             line = printable(str(error))[:LONGEST] or type(error).__name__
-            result = broken(line, f"look at {name} and try again")
+            result = broken(line, way_in(error) or f"look at {name} and try again")
         if result is not None:
             yield Finding(group, name, *result)
 
@@ -163,6 +182,10 @@ def _transport(section: Any) -> Result:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         line = f"{folder} cannot be written by this user"
         return broken(line, "put the agent's user into the log's group (transport.group)")
+    for file in sorted(folder.iterdir()):
+        if not os.access(file, os.R_OK | os.W_OK):
+            do = f"chmod g+rw {file}, whose group is transport.group; without one, chown it"
+            return broken(f"{file} cannot be read and written by this user", do)
     return ok(f"embedded log {folder}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,8 @@ from edge_agent.service.doctor_sources import source_findings
 from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.agent_world import T0
+from tests.child_kit import as_user
+from tests.fleet_kit import fleet_folder
 from tests.local_kit import BOOT, S, activity, at, flattener, one_of_each, ticks
 from transport.process import supervision
 from transport.process.doctor_checks import CheckVerdict, Finding, examine, way_out, worst
@@ -220,6 +223,35 @@ def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     ill = {one.name: one for one in examine(AgentState(made.config))}
     assert ill["key"].verdict is CheckVerdict.BROKEN
     assert ill["ledger"].do == "pointillist agent ledger recover"
+
+
+@pytest.mark.root
+def test_doctor_names_what_root_left_where_the_agent_writes() -> None:
+    """Somebody gave one command as root: the agent would end at its first transaction."""
+    nobody = 65534
+    with fleet_folder() as folder:
+        made = surroundings(folder)
+        made.run(T0, T0 + 2)
+        config, fence = made.config, made.config.fence_file
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, nobody, nobody)
+
+        def told() -> dict[str, list[str]]:
+            found = as_user(nobody, lambda: [asdict(one) for one in examine(AgentState(config))])
+            return {one["name"]: [one["verdict"], str(one["do"])] for one in found}
+
+        assert {told()[name][0] for name in ("key", "ledger", "state folder")} == {"ok"}
+        for left, name in (
+            (fence, "key"),
+            (fence.parent, "key"),
+            (config.ledger_file, "state folder"),
+            (config.host.state_dir, "state folder"),
+        ):
+            os.chown(left, 0, 0)
+            left.chmod(left.stat().st_mode | 0o055 if left.is_dir() else 0o644)
+            verdict, do = told()[name]
+            assert (verdict, f"chown nobody {left}" in do) == ("broken", True), do
+            os.chown(left, nobody, nobody)
 
 
 def test_doctor_names_the_series_whose_cohort_is_too_small(

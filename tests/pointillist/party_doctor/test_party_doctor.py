@@ -21,7 +21,6 @@ from aggregator.party.channel import serve
 from aggregator.party.channel_address import ChannelAddress, TlsFiles
 from aggregator.party.config import WitnessProcess, WitnessSettings
 from pointillist.broker.local import free_ports
-from pointillist.broker.rights import KafkaRole
 from pointillist.fleet import party_card
 from pointillist.fleet.party_card import make_certificate
 from pointillist.fleet.trial import TrialSettings, make_trial
@@ -39,6 +38,7 @@ from pointillist.party_doctor.place_checks import (
     party_keys,
 )
 from tests.aggregator.witness.witness_kit import HELPER_KEYS, WITNESS_KEY, ProcessStand, extend
+from tests.child_kit import as_user
 from tests.fleet_kit import fleet_folder
 from tests.process_kit import helper_config
 from tests.protocol_kit import (
@@ -53,6 +53,7 @@ from tests.protocol_kit import (
 from transport.factory import EmbeddedSettings
 from transport.files.keyfiles import write_signing_key
 from transport.kafka.kafka_frame import KafkaSettings
+from transport.kafka.kafka_roles import KafkaRole
 from transport.process.doctor_checks import Check, CheckVerdict, Finding, Result, check, examine
 
 OK, ABSENT, BROKEN = CheckVerdict.OK, CheckVerdict.ABSENT, CheckVerdict.BROKEN
@@ -172,6 +173,38 @@ def test_folder_that_is_missing_or_holds_the_fence_is_named(tmp_path: Path) -> N
     assert fence(tmp_path / "state", tmp_path / "fence").verdict is OK
 
 
+NOBODY = 65534
+
+
+@pytest.mark.root
+def test_what_root_left_in_a_party_s_folders_is_named_with_the_command_that_mends_it() -> None:
+    with fleet_folder() as above:
+        keys, state = above / "keys", above / "state"
+        for made in (keys, state):
+            made.mkdir()
+            os.chown(made, NOBODY, NOBODY)
+        write_signing_key(keys / "identity.key", signing_key("doctor"))
+        os.chown(keys / "identity.key", NOBODY, NOBODY)
+        (state / "leader.sqlite").touch(mode=0o600)
+
+        def looked() -> list[Result]:
+            peer_pk = signing_key("peer").public_bytes
+            found = [party_keys("leader", keys, peer_pk), folder(state, started_by_root=True)]
+            return [Result(*one) for one in found]
+
+        def told() -> list[Result]:
+            return [Result(*one) for one in as_user(NOBODY, looked)]
+
+        assert [one.verdict for one in told()] == [OK, BROKEN]
+        left = told()[1]
+        assert f"{state}/leader.sqlite is root's" in left.found
+        assert f"chown nobody {state}/leader.sqlite" in (left.do or "")
+        os.chown(state / "leader.sqlite", NOBODY, NOBODY)
+        os.chown(keys, 0, 0)
+        assert [one.verdict for one in told()] == [BROKEN, OK]
+        assert f"chown nobody {keys}" in (told()[0].do or "")
+
+
 @pytest.fixture
 def helper(tmp_path: Path) -> Iterator[tuple[World, ChannelAddress]]:
     """A Helper that listens by certificates as `fleet init` makes them, and its Leader's end."""
@@ -287,7 +320,7 @@ def test_broker_that_is_away_is_named_once_for_each_check() -> None:
     settings = KafkaSettings((f"127.0.0.1:{free_ports(1)[0]}",), timeout_s=0.5)
     findings = list(examine(*log_checks(settings, KafkaRole.LEADER)))
     assert {one.name: one.verdict for one in findings} == {
-        "transport": BROKEN, "log's clock": ABSENT, "topics": BROKEN, "retention": BROKEN,
+        "transport": BROKEN, "log's clock": ABSENT, "rights": BROKEN, "retention": BROKEN,
     }  # fmt: skip
 
 
