@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import typer
@@ -22,10 +21,8 @@ from transport.kafka.kafka_frame import KafkaSettings, KafkaSettingsError
 from transport.process.doctor_checks import (
     CLOCK,
     LONGEST,
-    Check,
     CheckVerdict,
     Finding,
-    Result,
     broken,
     examine,
     way_out,
@@ -121,8 +118,13 @@ def _of_log(
         return
     settings = config.transport.settings
     if isinstance(settings, KafkaSettings):
-        rights = Check("transport", "rights", partial(_rights, settings))
-        yield from examine(rights, failures=[TransportUnavailable])
+        from transport.kafka.kafka_agent import AgentKafka
+        from transport.kafka.kafka_roles import KafkaRole, rights_told
+
+        rights = rights_told(AgentKafka, settings, KafkaRole.AGENT)
+        yield Finding("transport", "rights", *rights)
+        if rights.verdict is CheckVerdict.BROKEN:
+            return
     try:
         with open_transport(settings, Side.AGENT) as log:
             clock = clock_beside_log(log, (EPOCHS, REPORTS, RELEASES), time.time())
@@ -131,15 +133,7 @@ def _of_log(
     except UnknownTopic:
         tasks = []
     except (TransportUnavailable, KafkaSettingsError) as error:
-        do = way_in(error) or "let the agent's user read and write the log; see the line above"
+        do = way_in(error) or "the agent reads it by the same user: see what keeps it out"
         yield Finding("transport", "read", *broken(printable(str(error))[:LONGEST], do))
         return
     yield from measured_findings(config, tasks, findings, has_gpus=has_gpus, catalogue=catalogue)
-
-
-def _rights(settings: KafkaSettings) -> Result:
-    from transport.kafka.kafka_agent import AgentKafka
-    from transport.kafka.kafka_roles import KafkaRole, rights_told
-
-    with AgentKafka(settings) as kafka:
-        return rights_told(kafka, KafkaRole.AGENT)

@@ -52,7 +52,6 @@ from transport.process.doctor_checks import (
     way_out,
 )
 from transport.process.printable import printable
-from transport.process.privileges import way_in
 from wire.catalogue import Catalogue
 from wire.topics import EPOCHS, RELEASES, REPORTS
 
@@ -273,7 +272,7 @@ def log_checks(settings: TransportSettings, role: KafkaRole) -> list[Check]:
     return [
         way_out(TransportTable(kafka=settings)),
         clock,
-        Check("log", "rights", partial(_rights, settings, role)),
+        Check("log", "rights", partial(rights_told, AggregatorKafka, settings, role)),
         Check("log", "retention", partial(_retention, settings, role)),
     ]
 
@@ -287,15 +286,6 @@ def _log_clock(settings: TransportSettings, role: KafkaRole) -> Result:
             return clock_beside_log(log, live, time.time())
     except TransportUnavailable as error:
         return absent(f"not known: {error}", "see broker")
-
-
-def _rights(settings: KafkaSettings, role: KafkaRole) -> Result:
-    try:
-        with AggregatorKafka(settings) as kafka:
-            return rights_told(kafka, role)
-    except (TransportUnavailable, ValueError) as error:
-        do = way_in(error) or "credentials and addresses of [transport.kafka]"
-        return broken(str(error), do)
 
 
 def _retention(settings: KafkaSettings, role: KafkaRole) -> Result:

@@ -24,8 +24,9 @@ from transport.interface import (
     UnknownTopic,
     create_topics,
 )
-from transport.kafka.kafka_aggregator import KafkaOffsets
-from transport.kafka.kafka_frame import KafkaFrame, KafkaSettings
+from transport.kafka.kafka_agent import AgentKafka
+from transport.kafka.kafka_aggregator import AggregatorKafka, KafkaOffsets
+from transport.kafka.kafka_frame import KafkaSettings
 from transport.kafka.kafka_roles import KafkaRole, rights_told
 from transport.process.doctor_checks import CheckVerdict, Result
 from wire.topics import (
@@ -144,10 +145,8 @@ def test_helper_reads_every_release_at_each_start_by_its_own_rights(
 
 def told(settings: KafkaSettings, role: KafkaRole) -> Result:
     """What a doctor says of the rights of a role's user, by the client of that role."""
-    side = Side.AGENT if role is KafkaRole.AGENT else Side.AGGREGATOR
-    with open_transport(settings, side) as log:
-        assert isinstance(log, KafkaFrame)
-        return rights_told(log, role)
+    client = AgentKafka if role is KafkaRole.AGENT else AggregatorKafka
+    return rights_told(client, settings, role)
 
 
 @pytest.mark.release

@@ -226,7 +226,9 @@ def _secret(name: str, path: Path | None) -> str:
             content = file.read(_SECRET_BYTES + 1)
         text = content.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise KafkaSettingsError(f"{name}: expected a readable text file: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        found = f"{name}: expected a readable text file, got {path}: {why}"
+        raise KafkaSettingsError(found) from error
     if not text or len(content) > _SECRET_BYTES:
         raise KafkaSettingsError(f"{name}: expected 1..{_SECRET_BYTES} bytes in {path}")
     return text

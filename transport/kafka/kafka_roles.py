@@ -7,11 +7,13 @@ refuses by, and any record would be somebody's to read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from transport.interface import TransportUnavailable
 from transport.process.doctor_checks import Result, absent, broken, ok
+from transport.process.privileges import way_in
 from wire.topics import (
     DEAD_LETTERS,
     ENTRIES,
@@ -24,7 +26,7 @@ from wire.topics import (
     TASKS,
 )
 
-from .kafka_frame import KafkaFrame
+from .kafka_frame import KafkaFrame, KafkaSettings, KafkaSettingsError
 
 
 class KafkaRole(Enum):
@@ -84,8 +86,18 @@ def mended(role: KafkaRole, user: str | None) -> str:
     )
 
 
-def rights_told(kafka: KafkaFrame[Any], role: KafkaRole) -> Result:
-    """Ask for each topic and group of a role. Raises TransportUnavailable."""
+def rights_told(
+    client: Callable[[KafkaSettings], KafkaFrame[Any]], settings: KafkaSettings, role: KafkaRole
+) -> Result:
+    """Ask for each topic and group of a role, by the client that it uses."""
+    try:
+        with client(settings) as kafka:
+            return _told(kafka, role)
+    except (TransportUnavailable, KafkaSettingsError) as error:
+        return broken(str(error), way_in(error) or "see [transport.kafka]: addresses, credentials")
+
+
+def _told(kafka: KafkaFrame[Any], role: KafkaRole) -> Result:
     settings, rights = kafka.settings, rights_of(role)
     do = mended(role, settings.username)
     topics = sorted({right.name for right in rights if right.kind == "TOPIC"})
