@@ -25,6 +25,7 @@ from aggregator.releases.releases import (
     read_causes,
     read_windows,
 )
+from aggregator.releases.window_files import need_store
 from wire.catalogue import NO_CLASSES
 
 from .analyst_views import (
@@ -145,10 +146,9 @@ class FolderSource:
         *,
         max_age_s: float = MAX_AGE_S,
     ) -> None:
-        """Open it. Raises FileNotFoundError when there is no such folder."""
+        """Open it. Raises NoStore."""
         self.folder = Path(folder).resolve()
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f"no folder of releases at {self.folder}")
+        need_store(self.folder)
         self.rollups = rollup_folder(self.folder) if rollups is None else Path(rollups).resolve()
         self._max_age_s = max_age_s
         self._fresh_until: float | None = None
@@ -164,7 +164,7 @@ class FolderSource:
             self._database.close()
 
     def refresh(self) -> int:
-        """Bring the roll-ups up to date now. Raises RollupsUnavailable, FileNotFoundError."""
+        """Bring the roll-ups up to date now. Raises RollupsUnavailable, NoStore, WindowTwice."""
         with self._lock:
             done = refresh(self.folder, self.rollups)
             # Another program may have changed it too.

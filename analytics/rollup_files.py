@@ -32,6 +32,8 @@ import pyarrow as pa
 from aggregator.releases.packs import windows_by_hour
 from aggregator.releases.release_files import SUPPRESSED_FOLDER
 from aggregator.releases.releases import escaped, literal
+from aggregator.releases.window_files import HOURS, ROLL_UPS
+from transport.files.own_names import own_entries
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (naive UTC, as released timestamps are)
 
@@ -118,14 +120,13 @@ def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
-FOLDER: Final = "rollups"  # below the folder of releases, where that can be written
-
 FORMAT: Final = 1
 SUMS: Final = "sums"
 OUTCOMES: Final = "outcomes"
-_HOURS: Final = "hours.json"
 
 ROWS: Final = "rows.parquet"  # of each folder, its file
+DAYS: Final = "date"  # how folders begin, by the first day
+MONTHS: Final = "month"
 _HOUR_FORMAT: Final = "%Y%m%dT%H"
 _LOCK: Final = ".lock"
 
@@ -136,11 +137,11 @@ class RollupsUnavailable(OSError):
 
 def rollup_folder(releases: Path) -> Path:
     """Choose where the roll-ups of a folder lie: in it, or where it is not ours, in our cache."""
-    beside = releases / FOLDER
+    beside = releases / ROLL_UPS
     if os.access(beside if beside.is_dir() else releases, os.W_OK):
         return beside
     name = hashlib.sha256(str(releases.resolve()).encode()).hexdigest()[:16]
-    return Path(platformdirs.user_cache_dir("pointillist")) / FOLDER / name
+    return Path(platformdirs.user_cache_dir("pointillist")) / ROLL_UPS / name
 
 
 def file_of(folder: Path, kind: str, period: RollupPeriod, start: datetime) -> Path:
@@ -154,12 +155,26 @@ def files_between(
 ) -> list[Path]:
     """The files that hold periods which start in [first, end), in order."""
     start, last = period.span(first)[0], period.span(end)[0]
-    paths = sorted((folder / kind / period.value).glob(f"date=*/{ROWS}"))
-    return [path for path in paths if start <= first_of(path) <= last]
+    days = dated(folder / kind / period.value)
+    return [path for path, first in days if start <= first <= last]
 
 
-def first_of(path: Path) -> datetime:
-    return datetime.fromisoformat(path.parent.name.removeprefix("date="))
+def dated(folder: Path, key: str = DAYS) -> list[tuple[Path, datetime]]:
+    """Give the files below the folders of DAYS or MONTHS, and when each begins, in order."""
+
+    def first(name: str) -> datetime | None:
+        day = name.removeprefix(f"{key}=")
+        try:
+            found = datetime.fromisoformat(day if key == DAYS else f"{day}-01")
+        except ValueError:
+            return None
+        return found if name == f"{key}={str(found)[: len(day)]}" else None
+
+    # What is neither is told by whoever lists days.
+    beside = own_entries(
+        folder, first, folders=True, beside=lambda name: key != DAYS or name.startswith(MONTHS)
+    )
+    return [(path / ROWS, start) for path, start in beside if (path / ROWS).exists()]
 
 
 def texts_sql(texts: Iterable[str]) -> str:
@@ -186,7 +201,7 @@ _SQL: Final = {
 def settled_ns(folder: Path) -> int:
     """When what roll-ups were made from was written last, unix nanoseconds; 0: never."""
     try:
-        return (folder / _HOURS).stat().st_mtime_ns
+        return (folder / HOURS).stat().st_mtime_ns
     except FileNotFoundError:
         return 0
 
@@ -237,7 +252,7 @@ class SettledHours:
     def read(cls, folder: Path) -> SettledHours:
         """Read what roll-ups were made from. Raises RollupsUnavailable for a later version."""
         try:
-            content = json.loads((folder / _HOURS).read_text())
+            content = json.loads((folder / HOURS).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return cls({})
         if content.get("format") != FORMAT:
@@ -247,9 +262,9 @@ class SettledHours:
         return cls(content["windows"])
 
     def write(self, folder: Path) -> None:
-        partial = folder / f".{_HOURS}.partial"
+        partial = folder / f".{HOURS}.partial"
         partial.write_text(json.dumps({"format": FORMAT, "windows": self.counts}))
-        partial.replace(folder / _HOURS)
+        partial.replace(folder / HOURS)
 
     def with_hours(self, found: SettledHours, hours: Collection[datetime]) -> SettledHours:
         names = {f"{hour:{_HOUR_FORMAT}}" for hour in hours}

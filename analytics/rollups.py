@@ -7,7 +7,6 @@ file is always true to its days: it goes before one of them changes, and is made
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
@@ -20,32 +19,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.releases.compaction import RollUps
-from aggregator.releases.packs import COARSE
 from aggregator.releases.releases import MoreViews, open_duckdb, open_views
+from aggregator.releases.window_files import COARSE, ROLL_UPS, need_store
 
 from . import sql
 from .exact_sums import coarse_outcomes_sql, coarse_sums_sql
 from .rollup_files import (
     ALWAYS,
-    FOLDER,
+    DAYS,
+    MONTHS,
     NEVER,
     OUTCOMES,
-    ROWS,
     SUMS,
     RollupPeriod,
     RollupsUnavailable,
     SettledHours,
     alone,
+    dated,
     file_of,
     files_between,
-    first_of,
     rows_sql,
     settled_ns,
     texts_sql,
     written_whole,
 )
-
-MONTHS: Final = "month=*"  # folders of such files
 
 _MONTH: Final = slice(5, 12)  # of the name of a day's folder, date=2026-11-23, its month
 
@@ -64,42 +61,32 @@ def files_to_read(
     if period is not RollupPeriod.HOUR:
         return files_between(folder, kind, period, first, end)
     hours = folder / kind / period.value
-    names = sorted(os.listdir(hours)) if hours.is_dir() else []  # noqa: PTH208  (a year's hundreds)
-    paths = {name: hours / name / ROWS for name in names if name.startswith("month=")}
     months = {
-        name.removeprefix("month="): path
-        for name, path in paths.items()
-        if path.exists() and _lies_between(path, first, end)
+        start: path for path, start in dated(hours, MONTHS) if _lies_between(start, first, end)
     }
     start, last = period.span(first)[0], period.span(end)[0]
     found: dict[Path, None] = {}
-    for name in names:
-        if not name.startswith("date="):
-            continue
-        if name[_MONTH] in months:
-            found[months[name[_MONTH]]] = None
-        elif start <= first_of(day := hours / name / ROWS) <= last and day.exists():
-            found[day] = None
+    for path, day in dated(hours):
+        if (month := day.replace(day=1)) in months:
+            found[months[month]] = None
+        elif start <= day <= last:
+            found[path] = None
     return list(found)
 
 
-def _lies_between(month: Path, first: datetime, end: datetime) -> bool:
+def _lies_between(month: datetime, first: datetime, end: datetime) -> bool:
     """Whether each hour of a month starts in [first, end)."""
-    name = month.parent.name.removeprefix("month=")
-    start, after = RollupPeriod.DAY.span(datetime.fromisoformat(f"{name}-01"))
+    start, after = RollupPeriod.DAY.span(month)
     return first <= start and after - RollupPeriod.HOUR.length < end
 
 
 def months_to_write(hours: Path) -> dict[Path, list[Path]]:
     """Give the months that are over and have no file, with the files of their days."""
-    days = sorted(hours.glob(f"date=*/{ROWS}"))
-    if not days:
-        return {}
-    newest = first_of(days[-1])
+    days = dated(hours)
     found: dict[Path, list[Path]] = {}
-    for day in days:
-        if RollupPeriod.DAY.span(first_of(day))[1] + _QUIET <= newest:
-            found.setdefault(_month_of(day), []).append(day)
+    for path, day in days:
+        if RollupPeriod.DAY.span(day)[1] + _QUIET <= days[-1][1]:
+            found.setdefault(_month_of(path), []).append(path)
     return {month: files for month, files in found.items() if not month.exists()}
 
 
@@ -119,7 +106,8 @@ def _by_section(
 
 
 def _month_of(day: Path) -> Path:
-    return day.parent.with_name(f"month={first_of(day):%Y-%m}") / day.name
+    """Give the file of a day's month, whose folder begins with the same year and month."""
+    return day.parent.with_name(f"month={day.parent.name[_MONTH]}") / day.name
 
 
 _ATTEMPTS: Final = 5
@@ -135,11 +123,10 @@ def refresh(releases: Path, folder: Path, go_on: Callable[[], object] = lambda: 
     """Bring the roll-ups of releases in a folder up to date; give how many hours had new windows.
 
     go_on       called before each week of releases; what it raises ends this
-    Raises      FileNotFoundError, RollupsUnavailable
+    Raises      NoStore, WindowTwice, RollupsUnavailable
     """
-    if not releases.is_dir():
-        raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
-    _begin_with(releases / FOLDER, folder)
+    need_store(releases)
+    _begin_with(releases / ROLL_UPS, folder)
     if not (folder / COARSE).exists():
         with alone(folder):
             _make_coarse(folder)
@@ -171,20 +158,24 @@ def _begin_with(beside: Path, folder: Path) -> None:
         # Their hours first: what is added up meanwhile is then added up here again.
         hours = SettledHours.read(beside)
         # Files of months are true to days beside them, which may go on to change.
-        hidden = shutil.ignore_patterns(".*", MONTHS)
-        for kind in SCHEMAS:
-            if (beside / kind).is_dir():
-                shutil.copytree(beside / kind, folder / kind, dirs_exist_ok=True, ignore=hidden)
+        for path in (path for kind in SCHEMAS for path in _files(beside / kind, DAYS)):
+            with written_whole(folder / path.relative_to(beside)) as partial:
+                shutil.copyfile(path, partial)
         if coarse:  # outcomes have no column that says so: sums would be rounded once more
             (folder / COARSE).touch()
         hours.write(folder)
+
+
+def _files(of_kind: Path, *keys: str) -> list[Path]:
+    folders = [of_kind / period.value for period in RollupPeriod]
+    return [path for key in keys for folder in folders for path, _ in dated(folder, key)]
 
 
 def _make_coarse(folder: Path) -> None:
     """Write files of before counts were coarse anew."""
     with open_duckdb() as database:
         for kind, coarse in ((SUMS, coarse_sums_sql), (OUTCOMES, coarse_outcomes_sql)):
-            for path in sorted((folder / kind).glob(f"*/*/{ROWS}")):
+            for path in _files(folder / kind, DAYS, MONTHS):
                 names = pq.read_schema(path).names
                 if kind == SUMS and "whole_bound" in names:
                     continue
@@ -221,7 +212,7 @@ def _write_months(folder: Path, go_on: Callable[[], object]) -> None:
 
 def kept_roll_ups(releases: Path) -> RollUps:
     """Roll-ups beside the releases, for retention: they are all that is left of removed windows."""
-    folder = releases / FOLDER
+    folder = releases / ROLL_UPS
 
     def bring_up_to_date(go_on: Callable[[], None]) -> None:
         try:

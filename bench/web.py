@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aggregator.protocol.released import Capacity, ReleasedWindow
-from aggregator.releases import packs
+from aggregator.releases import packs, window_files
 from aggregator.releases.compaction import Compaction, PackRows
 from aggregator.releases.period_pack import series_period, write_period
 from aggregator.releases.release_files import release_path
@@ -249,7 +249,7 @@ def growing(store: Path, seconds: float) -> Iterator[Callable[[], None]]:
     with tempfile.TemporaryDirectory(dir=CACHE) as own:
         with Store(Path(own) / "leader.duckdb", store, Catalogue.load()) as opened:
             yield lambda: opened.write(next(windows))
-        for single in list(packs.all_singles(store)):
+        for single in list(window_files.all_singles(store)):
             single.path.unlink()
 
 

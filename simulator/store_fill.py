@@ -13,7 +13,6 @@ from typing import Final
 
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.cause_files import FOLDER as CAUSES_FOLDER
-from aggregator.releases.packs import FOLDER as PACKED
 from aggregator.releases.packs import active_pack
 from aggregator.releases.period_pack import (
     series_period,
@@ -28,6 +27,7 @@ from aggregator.releases.release_files import (
     read_mark,
     write_mark,
 )
+from aggregator.releases.window_files import PACKED
 from simulator.engine.interface import WindowOutcome
 from simulator.engine.simulation import Due, Simulation, release_of
 

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -24,16 +24,18 @@ import pyarrow as pa
 
 from aggregator.releases.release_files import MarkUnreadable
 from aggregator.releases.releases import QueryRefused
+from aggregator.releases.window_files import NoStore, WindowTwice, folders_of, need_store
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
 from analytics.spent_budget import SeriesTask
 from pages.svg import length_said, moment_said
+from pages.wording import counted
+from transport.files.own_names import passed_over
 from transport.process.printable import first_line, printable
 from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
 _END_S: Final = 5.0  # so long the end of a look is waited for
-_DEPTH: Final = 4
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
 _LOG: Final = logging.getLogger("pointillist.web")
@@ -190,8 +192,9 @@ class StoreWatch:
 
     def _look(self) -> StoreStanding:
         try:
-            folders = sorted(_folders(str(self.folder), 0))
-            told = "".join(f"{path} {changed_ns}\n" for path, changed_ns in folders)
+            need_store(self.folder)
+            folders = folders_of(self.folder)
+            told = "".join(f"{path} {path.stat().st_mtime_ns}\n" for path in folders)
             generation = sha256(told.encode(errors="surrogateescape")).hexdigest()[:16]
             if generation == self._standing.generation:
                 return self._standing
@@ -202,16 +205,22 @@ class StoreWatch:
             self._source.refresh()
             mark = self._source.mark()
             played = "" if mark is None else mark.fleet
-            return replace(_read(self._source, generation), played=played)
-        except FileNotFoundError:
+            standing = replace(_read(self._source, generation), played=played)
+        except NoStore as error:
             self._source = self._fleet = None
+            if error.others:
+                return StoreStanding(NO_STORE, StoreState.BROKEN, unreadable(error))
             detail = (
-                f"There is no store at {self.folder} yet: the Leader makes it with its first "
-                "release, and it is shown here once it is there."
+                f"There is no store at {self.folder} yet: the Leader makes it as it starts, and "
+                "releases are shown here once they are there."
             )
             return StoreStanding(NO_STORE, StoreState.EMPTY, detail)
-        except FAILURES as error:
+        except Exception as error:  # noqa: BLE001  (a thread that ended would leave pages waiting)
             return StoreStanding(NO_STORE, StoreState.BROKEN, unreadable(error))
+        if standing.state is StoreState.WELL and (others := passed_over(self.folder)):
+            said = f"Passed over in the store, named in the log: {counted(len(others), 'name')} "
+            standing = replace(standing, detail=f"{said}that no Leader gives.")
+        return standing
 
     def _aged(self, standing: StoreStanding) -> StoreStanding:
         """Tell whether a store that is well is overdue by now."""
@@ -261,20 +270,11 @@ def _series(name: str, rows: pd.DataFrame) -> SeriesState:
 def unreadable(error: Exception) -> str:
     """Say that a store cannot be read, in one line; of unfit rows the log has the whole."""
     said = first_line(error)
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+    if isinstance(error, NoStore | WindowTwice):
+        said = printable(str(error))
+    elif isinstance(error, OSError) and error.strerror and error.filename is not None:
         said = printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
-    if type(error) in UNFIT:
+    if not isinstance(error, FAILURES) or type(error) in UNFIT:
         _LOG.warning("rows that cannot be shown", exc_info=error)
         said = f"rows in it are not as a Leader writes them: {type(error).__name__}"
     return f"The store cannot be read now ({said}). Numbers come back here once it can."
-
-
-def _folders(path: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Folders with the time at which each gained or lost a file; those of days hold files alone."""
-    yield path, os.stat(path).st_mtime_ns  # noqa: PTH116  (of thousands of folders each second)
-    if depth == _DEPTH or os.path.basename(path).startswith("date="):  # noqa: PTH119
-        return
-    with os.scandir(path) as entries:
-        below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for folder in below:
-        yield from _folders(folder, depth + 1)

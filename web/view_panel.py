@@ -299,7 +299,8 @@ def status_said(standing: StoreStanding) -> str:
     """Say at a page's foot what it is made of."""
     if not standing.series:
         return "Everything here is made of released numbers; looking costs no privacy budget."
+    others = f" {standing.detail}" if standing.state is StoreState.WELL and standing.detail else ""
     return (
         f"Newest window until {moment_said(standing.newest_s)} UTC. Everything here is made of "
-        "released numbers; looking costs no privacy budget."
+        f"released numbers; looking costs no privacy budget.{others}"
     )

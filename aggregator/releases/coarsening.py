@@ -23,9 +23,10 @@ from .exact_counts import (
     release_on_grid_sql,
     release_steps,
 )
-from .packs import Pack, Single, cast_to
+from .packs import Pack, cast_to
 from .release_files import make_public, utc, write_whole
 from .releases import DERIVED, exact_cells_sql, literal, open_duckdb, query
+from .window_files import Single
 
 CauseTables = Callable[[Iterable[Record]], list[CauseTable]]
 

@@ -28,10 +28,10 @@ from . import packs, release_files
 from .cause_files import CAUSE_SCHEMA
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .coarsening import CauseTables, Coarsening, uncorrected
-from .packs import Pack, Single
+from .packs import Pack
 from .release_files import make_public, public_folder, sync_folder
+from .window_files import COARSE, LOCK, PACKED, Single, all_singles, day_of, series_of
 
-LOCK: Final = ".compaction.lock"
 _TEXTS: Final = ("series", "section", "cell", "unit", "kind", "domain", "rejections")
 
 
@@ -107,7 +107,8 @@ class Compaction:
 
         Files of before counts were coarse are written anew first.
         today   UTC; its own windows stay as they are
-        Raises  CompactionUnderWay, OSError; where roll-ups cannot be made, days are packed first
+        Raises  CompactionUnderWay, WindowTwice, OSError; where roll-ups cannot be made, days are
+                packed first
         """
         done = Compacted()
         with _locked(self.folder):
@@ -121,7 +122,8 @@ class Compaction:
                     self._remove_old(root, today, done)
                 if self._waits(root, schema):
                     continue
-                closed = [single for single in packs.all_singles(root) if single.day < today]
+                packs.list_folder(root)  # a window that is there twice would be packed twice
+                closed = [single for single in all_singles(root) if single.day < today]
                 for _, singles in groupby(closed, key=lambda single: (single.series, single.day)):
                     self._pack_day(root, schema, list(singles), done)
         if failed is not None:
@@ -159,12 +161,13 @@ class Compaction:
             return False
         exact = (not pack.is_coarse for pack in packs.all_packs(root))
         return any(exact) or any(
-            "n_bound" not in pq.read_schema(single.path).names for single in packs.all_singles(root)
+            "n_bound" not in pq.read_schema(single.path).names for single in all_singles(root)
         )
 
     def _clear(self, root: Path) -> None:
-        for leftover in (root / packs.FOLDER).glob("series=*/period=*/.generation=*"):
-            shutil.rmtree(leftover)
+        for leftover in (root / PACKED).glob("series=*/period=*/.generation=*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
         for pack in list(packs.all_packs(root, superseded=True)):
             _drop(pack)
 
@@ -172,18 +175,18 @@ class Compaction:
         if not root.is_dir():
             return
         # A Leader of before may have come back in between.
-        if (root / packs.COARSE).exists() and all(p.is_coarse for p in packs.all_packs(root)):
+        if (root / COARSE).exists() and all(p.is_coarse for p in packs.all_packs(root)):
             return
         coarsening = Coarsening(self.folder, schema, self.causes_of or uncorrected)
-        for single in list(packs.all_singles(root)):
+        for single in list(all_singles(root)):
             if coarsening.single(single):
                 self.checkpoint("file made coarse")
         for pack in list(packs.all_packs(root)):
             if not pack.is_coarse:
                 fill = partial(coarsening.pack, pack)
                 self._write_generation(root, pack.series, pack.period, fill)
-        (root / packs.COARSE).touch()
-        make_public(root / packs.COARSE)
+        (root / COARSE).touch()
+        make_public(root / COARSE)
 
     def _pack_day(
         self, root: Path, schema: pa.Schema, singles: Sequence[Single], done: Compacted
@@ -235,15 +238,15 @@ class Compaction:
             if self._is_too_old(pack.series, *pack.days, today):
                 done.removed += len(pack.members)
                 _drop(pack)
-        for single in list(packs.all_singles(root)):
+        for single in list(all_singles(root)):
             if self._is_too_old(single.series, single.day, single.day, today):
                 done.removed += 1
                 single.path.unlink(missing_ok=True)
 
     def is_too_old(self, single: Path, today: date) -> bool:
         """Whether the file of a window would be removed today."""
-        day = packs.day_of(single)
-        return self._is_too_old(packs.series_of(single), day, day, today)
+        day = day_of(single)
+        return self._is_too_old(series_of(single), day, day, today)
 
     def _is_too_old(self, series: str, first: date, last: date, today: date) -> bool:
         days = self.keep_days.get(series)

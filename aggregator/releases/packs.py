@@ -17,6 +17,7 @@ part of a row group is one page. Noise does not compress: what is left are the b
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,26 +26,36 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .release_files import BASIS, MEANINGS, make_public
+from transport.files.own_names import own_entries
 
-FOLDER: Final = "packed"
-"""Below the folder of the single windows."""
+from .release_files import BASIS, MEANINGS, make_public
+from .window_files import (
+    COARSE,
+    PACKED,
+    Single,
+    all_singles,
+    day_of,
+    named_moment,
+    need_once,
+    periods_of,
+    series_folders,
+    series_of,
+    start_of,
+)
+
 CELLS: Final = "cells.parquet"
 """What the numbers follow from; packs of releases that came with it."""
 PLAIN: Final = "plain.parquet"
 """Rows as the files of single windows have them: suppressed windows, causes, older releases."""
 MEMBERS: Final = "members.parquet"
 """One row a window: the name of its file, and how it ended."""
-
-COARSE: Final = ".coarse"
-"""In a folder whose files are all of since counts are coarse."""
 
 DAY_S: Final = 86_400
 MEMBER_SCHEMA: Final = pa.schema(
@@ -58,13 +69,6 @@ MEMBER_SCHEMA: Final = pa.schema(
         "n_bound": pa.int32(),
     }
 )
-
-
-_MOMENT: Final = "%Y%m%dT%H%M%SZ"  # begins the name of a window's file
-
-
-def _start_of(name: str) -> datetime:
-    return datetime.strptime(name.split("-", maxsplit=1)[0], _MOMENT)  # noqa: DTZ007  (naive UTC)
 
 
 @dataclass(frozen=True)
@@ -93,23 +97,6 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Single:
-    """The file of one window; day: of the window's start, UTC."""
-
-    path: Path
-    series: str
-    day: date
-
-    @property
-    def window_start(self) -> datetime:
-        return _start_of(self.path.name)
-
-    @property
-    def cohort(self) -> int:
-        return int(self.path.stem.split("-c")[1].split("-")[0])
-
-
-@dataclass(frozen=True)
 class Listing:
     """What readers of a folder read: each window is in one of these.
 
@@ -127,7 +114,7 @@ class Listing:
 
     def newest(self, before: datetime) -> dict[str, datetime]:
         """Give when the newest window of each series starts, before a moment."""
-        end = f"{before:{_MOMENT}}"
+        end = named_moment(before)
         # In order: the last of a series stays.
         found = {one.series: one.path.name for one in self.singles if one.path.name < end}
         seen = set[str]()
@@ -135,11 +122,11 @@ class Listing:
             if pack.series not in seen and (held := [n for n in pack.members if n < end]):
                 seen.add(pack.series)
                 found[pack.series] = max(*held, found.get(pack.series, ""))
-        return {series: _start_of(name) for series, name in found.items()}
+        return {series: start_of(name) for series, name in found.items()}
 
     def between(self, series: str, first: datetime, end: datetime) -> Listing:
         """Give what may hold windows of a series that start in [first, end)."""
-        least, most = f"{first:{_MOMENT}}", f"{end:{_MOMENT}}"
+        least, most = named_moment(first), named_moment(end)
         singles = (one for one in self.singles if one.series == series)
         packs = (pack for pack in self.packs if pack.series == series)
         return Listing(
@@ -152,7 +139,7 @@ class Listing:
 def list_folder(root: Path) -> Listing:
     """List a folder of releases, causes or suppressed windows; none has nothing.
 
-    Raises      FileNotFoundError where a compaction went on meanwhile: list it again
+    Raises      FileNotFoundError where a compaction went on meanwhile: list it again; WindowTwice
     """
     # The singles first: one that is packed after this is in both, and the pack's members say so.
     singles = list(all_singles(root))
@@ -168,12 +155,14 @@ def list_folder(root: Path) -> Listing:
     ]
     # A Leader of before may have come back, and packed.
     coarse = (root / COARSE).exists() and all(pack.is_coarse for pack in packs.values())
-    return Listing(tuple(kept), tuple(packs.values()), coarse)
+    listing = Listing(tuple(kept), tuple(packs.values()), coarse)
+    need_once([one.path for one in kept] + listing.files(CELLS) + listing.files(PLAIN))
+    return listing
 
 
 def mark_new(root: Path) -> None:
     """Say of a folder without windows that no file of before counts were coarse is in it."""
-    if not any(root.glob("series=*")) and not (root / FOLDER).exists():
+    if not any(root.glob("series=*")) and not (root / PACKED).exists():
         (root / COARSE).touch()
         make_public(root / COARSE)
 
@@ -203,28 +192,11 @@ def is_packed(root: Path, single: Path) -> bool:
     return any(pack is not None and single.name in pack.members for pack in packs)
 
 
-def series_of(single: Path) -> str:
-    return unquote(single.parent.parent.name.removeprefix("series="))
-
-
-def day_of(single: Path) -> date:
-    return date.fromisoformat(single.parent.name.removeprefix("date="))
-
-
-def all_singles(root: Path) -> Iterator[Single]:
-    """Give the files of single windows, by series and name."""
-    for series, folder in _parts(root, "series"):
-        for day, dated in _parts(folder, "date"):
-            for path in sorted(dated.iterdir()):
-                if path.suffix == ".parquet":
-                    yield Single(path, unquote(series), date.fromisoformat(day))
-
-
 def all_packs(root: Path, *, superseded: bool = False) -> Iterator[Pack]:
     """Give the packs that count, by series and period; or those that a later one stands for."""
-    for quoted, folder in _parts(root / FOLDER, "series"):
-        for period, generations in _parts(folder, "period"):
-            found = list(_generations(generations, unquote(quoted), period))
+    for folder, series in series_folders(root / PACKED):
+        for generations, period in own_entries(folder, _period, folders=True):
+            found = list(_generations(generations, series, period))
             yield from found[:-1] if superseded else found[-1:]
 
 
@@ -232,12 +204,6 @@ def period_of(day: date, window_s: int | None) -> str:
     """Name the period whose pack takes a window: a week, or a year where it lasts a day."""
     week, year = periods_of(day)
     return year if window_s is not None and window_s >= DAY_S else week
-
-
-def periods_of(day: date) -> tuple[str, str]:
-    """Name the week and the year that a day is in."""
-    iso = day.isocalendar()
-    return f"{iso.year}-W{iso.week:02d}", f"{day.year}"
 
 
 def days_of(period: str) -> tuple[date, date]:
@@ -249,22 +215,29 @@ def days_of(period: str) -> tuple[date, date]:
 
 
 def period_folder(root: Path, series: str, period: str) -> Path:
-    return root / FOLDER / f"series={quote(series, safe='')}" / f"period={period}"
+    return root / PACKED / f"series={quote(series, safe='')}" / f"period={period}"
 
 
 def _generations(folder: Path, series: str, period: str) -> Iterator[Pack]:
     """Give the packs of a period, oldest first."""
-    for number, path in _parts(folder, "generation"):
-        yield Pack(path, series, period, int(number))
+    for path, number in own_entries(folder, _generation, folders=True):
+        yield Pack(path, series, period, number)
 
 
-def _parts(folder: Path, key: str) -> list[tuple[str, Path]]:
-    """Give (value, path) of the folders `key=value`, in order of their names."""
-    if not folder.is_dir():
-        return []
-    head = f"{key}="
-    found = sorted(path for path in folder.iterdir() if path.name.startswith(head))
-    return [(path.name.removeprefix(head), path) for path in found]
+def _generation(name: str) -> int | None:
+    number = name.removeprefix("generation=")
+    return int(number) if name != number and re.fullmatch(r"\d{6,}", number, re.ASCII) else None
+
+
+def _period(name: str) -> str | None:
+    period = name.removeprefix("period=")
+    if name == period or not re.fullmatch(r"\d{4}(-W\d\d)?", period, re.ASCII):
+        return None
+    try:
+        days_of(period)
+    except ValueError:  # a week that its year has not
+        return None
+    return period
 
 
 @lru_cache(maxsize=1024)

@@ -25,6 +25,7 @@ from .cause_files import FOLDER as CAUSES_FOLDER
 from .exact_counts import coarse_hosts_sql, coarse_releases_sql
 from .packs import CELLS, MEMBER_SCHEMA, MEMBERS, PLAIN, Listing, list_folder
 from .release_files import BASIS, MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
+from .window_files import NoStore, need_store
 
 _UNITS: Final = "SELECT *, steps * scale AS value, sqrt(variance) AS standard_error FROM ({packed})"
 _INPUTS: Final = f"""
@@ -274,7 +275,7 @@ def read_releases(
     series, section only this one
     since, until    windows that start in [since, until)
     Returns         a DataFrame with the columns of `query --schema` and `date`
-    Raises          FileNotFoundError when there is no such folder
+    Raises          NoStore, WindowTwice
     """
     return _read("releases", folder, series, section, since, until)
 
@@ -318,7 +319,7 @@ def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = Non
     with value and share NULL where they are not significant; `windows` says how every window
     ended; `causes` has the root-cause tables.
     more        views beside them
-    Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
+    Raises      QueryRefused, QueryForbidden, NoStore, WindowTwice
     """
     try:
         return _run(folder, sql, more=more, by_user=True)
@@ -387,8 +388,10 @@ def _run(
                 if by_user:
                     _must_only_read(database.extract_statements(sql))
                 return database.execute(sql, list(values)).df()
+        except NoStore:
+            raise
         except (duckdb.IOException, FileNotFoundError):
-            if not left or not Path(folder).is_dir():
+            if not left:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -416,11 +419,10 @@ def open_views(
     """Open an in-memory database that sees the folder and nothing else.
 
     sql     only views of releases that it names are made, as each opens files; None: all
-    Raises  FileNotFoundError when there is no such folder
+    Raises  NoStore
     """
     root = Path(folder).resolve()
-    if not root.is_dir():
-        raise FileNotFoundError(f"no folder of releases at {root}")
+    need_store(root)
     kept = None if more is None else more.database
     database = open_duckdb() if kept is None else kept.cursor()
     try:

@@ -350,7 +350,8 @@ class Store(Closing):
 
     def _complete(self) -> int:
         for leftover in self._folder.glob("**/series=*/date=*/.*.partial"):
-            leftover.unlink()
+            if leftover.is_file():
+                leftover.unlink()
         known = "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
         missing = [
             key

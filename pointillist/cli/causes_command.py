@@ -95,7 +95,7 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
             released = read_releases(folder).to_dict("records")
             return tables_of(released, Detector.load(rates), agents_model)
         return tables_read(read_causes(folder).to_dict("records"))
-    except (FileNotFoundError, DetectorFileError, CausesUnreadable, duckdb.Error) as error:
+    except (OSError, DetectorFileError, CausesUnreadable, duckdb.Error) as error:
         raise CommandError(
             ExitCode.USAGE,
             first_line(error),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -72,7 +74,7 @@ _VIEWS: Final = (
     "views: releases, released, latest, windows, causes, recent, hours, days, weeks, eight_weeks, "
     "outcomes, changes, costs, quantiles('weeks', 0.5)"
 )
-_NO_FOLDER = "run `pointillist demo` first, or name it with --store"
+_NO_STORE = "run `pointillist demo` first, or name it with --store"
 
 app = typer.Typer(help="SQL over the released numbers.", subcommand_metavar="")
 
@@ -138,6 +140,21 @@ def default_folder() -> Path:
     return runs[-1] if runs else Path(platformdirs.user_data_dir("pointillist")) / "releases"
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Say in place of a number that a folder is no store, has a window twice, or is damaged."""
+    import duckdb
+    import pyarrow as pa
+
+    from aggregator.releases.window_files import NoStore
+
+    with (
+        reported(ExitCode.USAGE, OSError, duckdb.Error, pa.ArrowException),
+        reported(ExitCode.USAGE, NoStore, hint=_NO_STORE),
+    ):
+        yield
+
+
 def say_simulated(folder: Path) -> None:
     """Say so on stderr where a simulation made the numbers of a folder."""
     from aggregator.releases.release_files import MarkUnreadable, read_mark
@@ -153,7 +170,7 @@ def _check(folder: Path, csv: bool, json: bool) -> None:
     from aggregator.releases.releases import windows_without_an_end
 
     say_simulated(folder)
-    with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
+    with _readable():
         missing = windows_without_an_end(folder)
     if missing.empty and not (csv or json):
         say("every window was released or suppressed with a reason")
@@ -171,7 +188,7 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
     say_simulated(folder)
     try:
         with (
-            reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER),
+            _readable(),
             reported(ExitCode.FAILED, RollupsUnavailable),
             connect(folder) as fleet,
         ):
@@ -303,10 +320,12 @@ def compact(
     A Leader does it by itself. Readers go on meanwhile, and a run that is cut off goes on.
     """
     from aggregator.releases.compaction import Compaction
+    from aggregator.releases.window_files import need_store
     from analytics.rollups import kept_roll_ups
 
     kept = _days(keep_days or [])
-    _need_folder(folder)
+    with _readable():
+        need_store(folder)
     with reported(ExitCode.UNAVAILABLE, OSError):
         compaction = Compaction(folder, kept, kept_roll_ups(folder), causes_of=None)
         done = compaction.run(datetime.now(UTC).date())
@@ -317,11 +336,14 @@ def compact(
 @store_app.command(epilog="Example: pointillist store show releases/ --json")
 def show(folder: Folder, json: JsonFlag = False) -> None:
     """Show what a folder holds: windows in packs and in files of their own, bytes, by series."""
-    _need_folder(folder)
-    say_simulated(folder)
-    held = _held(folder)
+    from aggregator.releases.window_files import need_store
+
+    with _readable():
+        need_store(folder)
+        say_simulated(folder)
+        held = _held(folder)
     if not held:
-        say(f"{folder}: no window yet; expected releases_dir of leader.toml")
+        say(f"{folder}: no window yet")
     emit(held, json, _held_lines)
 
 
@@ -335,45 +357,50 @@ def _days(options: list[str]) -> dict[str, int]:
     return found
 
 
-def _need_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise usage_error(f"{folder}: expected a folder of releases, found none")
-
-
 def _held(folder: Path) -> list[dict[str, Any]]:
     from aggregator.releases.cause_files import FOLDER as CAUSES
     from aggregator.releases.packs import list_folder
     from aggregator.releases.release_files import SUPPRESSED_FOLDER
+    from transport.files.own_names import passed_over
 
     kinds = {
         "released": folder,
         "suppressed": folder / SUPPRESSED_FOLDER,
         "causes": folder / CAUSES,
     }
-    return [
+    held = [
         {"kind": kind, **row}
         for kind, root in kinds.items()
         for row in _by_series(list_folder(root))
     ]
+    if others := passed_over(folder):
+        held.append({"kind": "passed over", **_row("", others)})
+    return held
 
 
 def _by_series(listing: Listing) -> list[dict[str, Any]]:
+    from aggregator.releases.packs import CELLS, MEMBERS, PLAIN, Listing
+
     rows = []
     known = {single.series for single in listing.singles}
     for series in sorted(known | {pack.series for pack in listing.packs}):
         singles = [single.path for single in listing.singles if single.series == series]
         packs = [pack for pack in listing.packs if pack.series == series]
-        files = [*singles, *(path for pack in packs for path in pack.path.iterdir())]
-        rows.append(
-            {
-                "series": series,
-                "packed_windows": sum(len(pack.members) for pack in packs),
-                "single_windows": len(singles),
-                "files": len(files),
-                "bytes": sum(path.stat().st_size for path in files),
-            }
-        )
+        own = Listing((), tuple(packs))
+        files = [*singles, *(path for name in (CELLS, PLAIN, MEMBERS) for path in own.files(name))]
+        windows = sum(len(pack.members) for pack in packs), len(singles)
+        rows.append(_row(series, files, *windows))
     return rows
+
+
+def _row(series: str, files: list[Path], packed: int = 0, single: int = 0) -> dict[str, Any]:
+    return {
+        "series": series,
+        "packed_windows": packed,
+        "single_windows": single,
+        "files": len(files),
+        "bytes": sum(path.lstat().st_size for path in files),
+    }
 
 
 def _held_lines(rows: list[dict[str, Any]]) -> str:

@@ -173,12 +173,16 @@ def cached_rollups(folder: Path) -> Path:
 
 
 def _started(address: str, store: Path, open_: bool, json: bool) -> None:
+    from aggregator.releases.window_files import NoStore, need_store
+
     if json:
         started({"address": address, "store": str(store)})
     else:
         say(f"{address}   shows {store}; Ctrl-C ends it")
-        if not store.is_dir():
-            say("there is no such folder yet: the pages fill once it has releases")
+        try:
+            need_store(store)
+        except NoStore as error:
+            say(f"{error}: the pages fill once it has releases")
     if open_:
         open_page(address)
 

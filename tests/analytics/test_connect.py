@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import pointillist
+from aggregator.releases.packs import mark_new
 from aggregator.releases.release_files import SimulatedMark, write_mark
 from aggregator.releases.releases import QueryForbidden
 from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
@@ -203,7 +204,8 @@ def test_causes_have_the_fleets_gpus_and_their_price(fleet: FleetReleases) -> No
     assert causes["price"].iloc[0] == pytest.approx(2.5)  # all of them are H100
 
 
-def test_frames_of_an_empty_folder_are_empty(tmp_path: Path) -> None:
+def test_frames_of_a_new_store_are_empty(tmp_path: Path) -> None:
+    mark_new(tmp_path)
     with connect(tmp_path) as fleet:
         for frame in (fleet.mix(), fleet.durations(), fleet.causes(), fleet.outcomes()):
             assert frame.empty

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from aggregator.releases.packs import mark_new
 from tests.web_kit import client, fill
 from web.page_list import PAGES
 
@@ -84,14 +85,20 @@ def test_page_says_what_is_absent(
     assert ("not as a Leader writes them" in told) is bool(unfit)
 
 
+def _new(store: Path) -> None:
+    store.mkdir()
+    mark_new(store)
+
+
 @pytest.mark.parametrize(
     ("make", "said", "code"),
     [
-        (lambda _: None, "the Leader makes it with its first release", 200),
-        (Path.mkdir, "holds no release yet: the first one appears here", 200),
+        (lambda _: None, "the Leader makes it as it starts", 200),
+        (Path.mkdir, "the Leader makes it as it starts", 200),
+        (_new, "holds no release yet: the first one appears here", 200),
         (Path.touch, "/releases: Not a directory", 503),
     ],
-    ids=["no folder", "empty", "a file"],
+    ids=["no folder", "empty", "new", "a file"],
 )
 def test_store_that_is_absent_is_said_to_be_and_how_it_comes(
     make: Callable[[Path], None], said: str, code: int, tmp_path: Path
@@ -109,5 +116,5 @@ def test_store_that_is_absent_is_said_to_be_and_how_it_comes(
                     assert asked.get(file).status_code == code
         assert asked.get("/metrics").status_code == 200
         rows = asked.get("/api/v1/releases/cells.parquet")
-        assert rows.status_code == (200 if store.is_dir() else 503)
-        assert store.is_dir() or said in rows.json()["detail"]
+        assert rows.status_code == (200 if make is _new else 503)
+        assert make is _new or said in rows.json()["detail"]

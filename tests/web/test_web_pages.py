@@ -127,6 +127,35 @@ def test_broken_store_is_said_and_comes_back(tmp_path: Path) -> None:
         path.unlink()
         path.write_bytes(whole)
         assert asked.get("/api/v1/pages/fleet/mix").status_code == 200
+        (twice := path.with_name(f"{path.stem[:-1]}1.parquet")).write_bytes(whole)
+        page, api = asked.get("/fleet"), asked.get("/api/v1/pages/fleet/mix")
+        assert 'class="notice error"' in page.text
+        assert (api.status_code, f"remove {twice.name}" in api.json()["detail"]) == (503, True)
+        twice.rename(path.with_name(f"{path.stem} (1).parquet"))
+        assert "1 name that no Leader gives" in asked.get("/fleet").text
+        assert asked.get("/api/v1/pages/fleet/mix").status_code == 200
+
+
+def unforeseen(_: Path) -> list[Path]:
+    raise RuntimeError("nobody thought of it")
+
+
+def test_folder_of_something_else_is_an_error_and_an_empty_one_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "releases").mkdir()
+    with client(tmp_path / "releases") as asked:
+        assert asked.get("/api/v1/store").json()["state"] == "empty"
+        other = tmp_path / "releases" / "notes.txt"
+        other.write_text("nothing of a fleet\n")
+        assert 'class="notice error"' in asked.get("/fleet").text
+        assert "found notes.txt" in asked.get("/api/v1/store").json()["detail"]
+        other.unlink()
+        fill(tmp_path)
+        with monkeypatch.context() as broken:
+            broken.setattr("web.store_watch.folders_of", unforeseen)
+            assert asked.get("/api/v1/store").json()["state"] == "error"
+        assert asked.get("/api/v1/store").json()["state"] == "well"
 
 
 def test_store_that_is_taken_away_is_said(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from aggregator.releases import packs, releases
+from aggregator.releases import packs, releases, window_files
 from aggregator.releases.compaction import Compaction, CompactionUnderWay, RollUps
 from aggregator.releases.period_pack import write_causes, write_period, write_suppressed
 from aggregator.releases.release_files import BASIS
@@ -75,7 +75,7 @@ def test_compaction_changes_no_number_to_the_last_bit(
     assert before["releases"].share.isna().any()
     done = Compaction(folder).run(TODAY)
     assert done.windows == 8 + 8 + 7  # releases, their causes, suppressed ones
-    left = list(packs.all_singles(folder))
+    left = list(window_files.all_singles(folder))
     assert {single.day for single in left} == {TODAY}
     assert len(list(packs.all_packs(folder))) == 2
     assert_same(seen(folder), before)
@@ -115,7 +115,7 @@ def test_compaction_takes_in_a_late_release_of_an_old_day(tmp_path: Path) -> Non
     assert late.window_start.nunique() == 1
     want = seen(folder)
     Compaction(folder).run(TODAY)
-    assert {single.day for single in packs.all_singles(folder)} == {TODAY}
+    assert {single.day for single in window_files.all_singles(folder)} == {TODAY}
     assert_same(seen(folder), want)
 
 
@@ -132,7 +132,7 @@ def test_packed_rows_are_sorted_and_lack_what_follows(folder: Path) -> None:
 def test_older_releases_without_their_steps_are_packed_as_they_are(
     folder: Path, before: dict[str, pd.DataFrame]
 ) -> None:
-    for single in packs.all_singles(folder):
+    for single in window_files.all_singles(folder):
         table = pq.read_table(single.path, partitioning=None)
         pq.write_table(table.drop_columns([*BASIS, "bias_bound"]), single.path)
     old = seen(folder)
@@ -166,7 +166,7 @@ def test_killed_at_any_step_each_window_is_read_once(
     assert_same(seen(folder), before)
     Compaction(folder).run(TODAY)
     assert_same(seen(folder), before)
-    assert {single.day for single in packs.all_singles(folder)} == {TODAY}
+    assert {single.day for single in window_files.all_singles(folder)} == {TODAY}
     assert not [path for path in folder.rglob(".*") if path.is_dir()]
 
 
@@ -245,7 +245,7 @@ def test_windows_written_by_the_period_are_those_of_a_leader_after_compaction(
         write_suppressed(tmp_path, list(unique.values()))
     want = {view: rows[rows.cohort == 0].reset_index(drop=True) for view, rows in before.items()}
     assert_same(seen(tmp_path), want)
-    assert list(packs.all_singles(tmp_path)) == []
+    assert list(window_files.all_singles(tmp_path)) == []
 
 
 def test_store_command_packs_and_removes_what_its_roll_ups_have(folder: Path) -> None:
@@ -264,10 +264,13 @@ def test_store_command_packs_and_removes_what_its_roll_ups_have(folder: Path) ->
 
 
 def test_store_command_says_that_a_folder_has_no_window(folder: Path) -> None:
-    shown = CliRunner().invoke(query_command.store_app, ["show", str(folder.parent), "--json"])
+    (folder.parent / "new").mkdir()
+    packs.mark_new(folder.parent / "new")
+    show = ["show", str(folder.parent / "new"), "--json"]
+    shown = CliRunner().invoke(query_command.store_app, show)
     assert (shown.exit_code, shown.stdout) == (0, "[]\n")
-    assert "expected releases_dir of leader.toml" in shown.stderr
+    assert "no window yet" in shown.stderr
     assert (
-        "expected releases_dir"
+        "no window yet"
         not in CliRunner().invoke(query_command.store_app, ["show", str(folder)]).stderr
     )

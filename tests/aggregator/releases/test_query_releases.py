@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.releases.packs import mark_new
 from aggregator.releases.releases import (
     QueryForbidden,
     QueryRefused,
@@ -58,7 +59,8 @@ def test_read_releases_filters_by_section_and_time(folder: Path) -> None:
     assert read_releases(folder, since="1970-01-02").window_start.nunique() == 1
 
 
-def test_read_releases_of_an_empty_folder_has_the_columns(tmp_path: Path, folder: Path) -> None:
+def test_read_releases_of_a_new_store_has_the_columns(tmp_path: Path, folder: Path) -> None:
+    mark_new(tmp_path)
     empty = read_releases(tmp_path)
     assert empty.empty
     assert set(empty.columns) == set(read_releases(folder).columns)
@@ -211,6 +213,7 @@ def test_query_command_finds_the_newest_run_here(
     for age, name in ((200, "old"), (100, "new")):
         folder = tmp_path / "runs" / name / "leader" / "releases"
         folder.mkdir(parents=True)
+        mark_new(folder)
         os.utime(folder, (1_000_000 - age, 1_000_000 - age))
     monkeypatch.chdir(tmp_path)
     assert default_folder() == Path("runs/new/leader/releases")

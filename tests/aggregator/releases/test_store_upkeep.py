@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.releases import packs
+from aggregator.releases import window_files
 from aggregator.releases.compaction import Compaction
 from aggregator.releases.releases import query, read_causes, read_windows
 from aggregator.releases.store import Store, StoreConflict
@@ -78,7 +78,7 @@ def test_store_lets_go_of_packed_windows_but_the_newest(tmp_path: Path) -> None:
         store.write(noisy(50, DAY_S))
         tidied(store, DAY_S + 7200, 1)
         assert len(read_windows(tmp_path / "releases")) == 14
-        assert [one.day.day for one in packs.all_singles(tmp_path / "releases")] == [2]
+        assert [one.day.day for one in window_files.all_singles(tmp_path / "releases")] == [2]
         cells = store._database.execute("SELECT count(DISTINCT window_start) FROM cells")
         assert cells.fetchall() == [(1,)]
 
@@ -122,7 +122,7 @@ def test_a_crash_before_the_database_lets_go_writes_nothing_twice(tmp_path: Path
     Compaction(tmp_path / "releases").run(date(1970, 1, 3))
     with opened(tmp_path) as store:
         assert store.repair() == 0
-        assert list(packs.all_singles(tmp_path / "releases")) == []
+        assert list(window_files.all_singles(tmp_path / "releases")) == []
         assert len(read_windows(tmp_path / "releases")) == 4
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_removed_where_roll_ups_cannot_be_made_and_days_are_packed(
         with pytest.raises(StorageUnavailable, match="rollups"):
             turned(store, time.monotonic() + PATIENCE_S, 31 * DAY_S + 7200)
     assert len(read_windows(folder)) == 2
-    assert list(packs.all_singles(folder)) == []
+    assert list(window_files.all_singles(folder)) == []
 
 
 def test_leader_that_ends_does_not_wait_for_a_year_of_roll_ups(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_file_that_is_damaged_is_told_and_the_store_goes_on(tmp_path: Path) ->
     with opened(tmp_path) as store:
         store.write(noisy(1, 0))
         store.write(noisy(2, 60))
-        damaged = next(packs.all_singles(tmp_path / "releases")).path
+        damaged = next(window_files.all_singles(tmp_path / "releases")).path
         damaged.write_bytes(b"PAR1 no more PAR1")
         until = time.monotonic() + PATIENCE_S
         with pytest.raises(StorageUnavailable, match="releases"):

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator.protocol.released import CoarseCounts
-from aggregator.releases import packs
+from aggregator.releases import packs, window_files
 from aggregator.releases.release_files import NAME, MarkUnreadable, read_mark
 from aggregator.releases.releases import query, read_releases, read_windows
 from aggregator.statistics.statistics import estimate
@@ -58,7 +58,7 @@ def test_every_window_is_released_or_suppressed_and_packed(folder: Path) -> None
     assert ends.groupby("series").size().to_dict() == {"hour": 4, "minute": 240}
     assert set(ends.outcome) == {"released", "suppressed"}
     assert set(ends.reason.dropna()) == {"n_min"}
-    assert list(packs.all_singles(folder)) == []
+    assert list(window_files.all_singles(folder)) == []
     assert {(p.series, p.period) for p in packs.all_packs(folder)} <= {
         (series, week) for series in ("minute", "hour") for week in ("2026-W07", "2026-W08")
     }
