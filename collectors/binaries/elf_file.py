@@ -12,6 +12,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
+from collectors.bpf.system_calls import kernel_version
+
 from .elf import (
     DYNAMIC_SYMBOLS,
     SYMBOLS,
@@ -61,7 +63,6 @@ def x86_64_entry(code: bytes) -> EntryClass:
 
 
 _SIMULATED_ARM64: Final = (
-    (0xFFFFFFFF, 0xD503201F),  # nop
     (0x1F000000, 0x10000000),  # adr, adrp
     (0x7C000000, 0x14000000),  # b, bl
     (0xFF000010, 0x54000000),  # b.cond
@@ -73,7 +74,9 @@ _SIMULATED_ARM64: Final = (
     (0xBF000000, 0x18000000),  # ldr (literal)
     (0xFF000000, 0x98000000),  # ldrsw (literal)
 )
-"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c; nop since Linux 6.13."""
+"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c, and nop since Linux 6.13."""
+_NOP_ARM64: Final = 0xD503201F
+_NOPS_SIMULATED: Final = (6, 13)
 
 
 def arm64_entry(code: bytes) -> EntryClass:
@@ -81,7 +84,9 @@ def arm64_entry(code: bytes) -> EntryClass:
     if len(code) < 4:
         return EntryClass.STEPPED
     word = int.from_bytes(code[:4], "little")
-    simulated = any(word & mask == value for mask, value in _SIMULATED_ARM64)
+    simulated = any(word & mask == value for mask, value in _SIMULATED_ARM64) or (
+        word == _NOP_ARM64 and kernel_version() >= _NOPS_SIMULATED
+    )
     return EntryClass.EMULATED if simulated else EntryClass.STEPPED
 
 
@@ -92,7 +97,14 @@ _FORWARD_X86_64: Final = re.compile(
     rb"(?:\xf3\x0f\x1e\xfa)?(?:\x55\x48\x89\xe5\x5d)?\xe9(.{4})", re.DOTALL
 )
 """endbr64, an empty frame, jmp: how compilers write a function that only calls another last."""
-_FORWARD_ARM64: Final = re.compile(rb"(?:\x5f\x24\x03\xd5)?(.{3}[\x14-\x17])", re.DOTALL)
+_FORWARD_ARM64: Final = re.compile(
+    rb"(?:\x5f\x24\x03\xd5)?"
+    rb"(?:\xff([\x03\x43\x83\xc3].)\xd1)?(?:[\xe0-\xe7]\x03[\x00-\x07]\x2a)*(?(1)\xff\1\x91)"
+    rb"(?P<branch>.{3}[\x14-\x17])",
+    re.DOTALL,
+)
+"""bti, an empty frame around arguments of 32 bits made wide (`mov w2, w2`), b."""
+_MOST_FORWARD: Final = 48
 
 
 def forward_x86_64(code: bytes) -> int | None:
@@ -104,8 +116,8 @@ def forward_arm64(code: bytes) -> int | None:
     found = _FORWARD_ARM64.match(code)
     if found is None:
         return None
-    words = int(struct.unpack("<I", found[1])[0]) & 0x03FF_FFFF
-    return found.start(1) + 4 * (words - ((words & 0x0200_0000) << 1))
+    words = int(struct.unpack("<I", found["branch"])[0]) & 0x03FF_FFFF
+    return found.start("branch") + 4 * (words - ((words & 0x0200_0000) << 1))
 
 
 class Function(NamedTuple):
@@ -177,7 +189,7 @@ class ElfFile:
         return x86_64_entry(code)
 
     def forward(self, offset: int) -> int | None:
-        code = self.code(offset)
+        code = self.code(offset, _MOST_FORWARD)
         arm64 = self.machine is Machine.ARM64
         far = forward_arm64(code) if arm64 else forward_x86_64(code)
         return None if far is None else offset + far

@@ -9,7 +9,6 @@ import errno
 import mmap
 import os
 import struct
-import threading
 import time
 from collections.abc import Container, Iterator
 from operator import attrgetter
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple
 from collectors.bpf.system_calls import (
     SOFTWARE,
     PerfEventAttributes,
+    barrier,
     perf_event_open,
 )
 from collectors.interface import SourceUnavailable
@@ -157,7 +157,6 @@ class PerfRing:
         except OSError as error:
             raise _refused(error) from None
         self._size = ring_bytes
-        self._fence = threading.Lock()
         try:
             self._pages = mmap.mmap(self.fd, _PAGE + ring_bytes)
         except OSError as error:
@@ -173,9 +172,7 @@ class PerfRing:
         (tail,) = _WORD.unpack_from(self._pages, _TAIL)
         if head == tail:
             return b""
-        for _ in range(2):  # a full barrier: the records are read after the head
-            with self._fence:
-                pass
+        barrier()  # the records are read after the head
         if not 0 < head - tail <= self._size:
             _WORD.pack_into(self._pages, _TAIL, head)
             raise BrokenRing(f"expected at most {self._size} bytes in a ring, got {head - tail}")
@@ -185,6 +182,7 @@ class PerfRing:
             content = self._pages[first:until]
         else:
             content = self._pages[first : _PAGE + self._size] + self._pages[_PAGE:until]
+        barrier()  # and their room is given back once they have been copied
         _WORD.pack_into(self._pages, _TAIL, head)
         return content
 

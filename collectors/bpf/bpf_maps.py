@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from collectors.interface import SourceUnavailable
 from collectors.kernel_files import cpu_numbers
 from collectors.records.activity import HostTable
 
-from .system_calls import bpf, structure_fields
+from .system_calls import barrier, bpf, structure_fields
 
 LOOKUP, UPDATE, DELETE, NEXT_KEY, LOOKUP_BATCH, LINK_CREATE = 1, 2, 3, 4, 24, 28
 _MOST_ROWS: Final = 256
@@ -179,19 +178,19 @@ class MarkRing:
         words = np.frombuffer(self._producer, np.uint64, 2 * ring_bytes // 8, offset=page)
         self._records: NDArray[np.uint64] = words.reshape(-1, _WORDS)
         self._mask = ring_bytes - 1
-        self._barrier = threading.Lock()
 
     def read(self) -> NDArray[np.uint64]:
         """Take every finished record, in order: uint64[n, MARK_FIELDS]."""
         (consumed,) = _CURSOR.unpack_from(self._consumer)
         (produced,) = _CURSOR.unpack_from(self._producer)
-        with self._barrier:  # what is read below was written before the cursor
-            first = (consumed & self._mask) // _BYTES
-            found = self._records[first : first + (produced - consumed) // _BYTES]
-            busy = np.flatnonzero(found[:, 0] & _BUSY)
+        barrier()  # what is read below was written before the cursor
+        first = (consumed & self._mask) // _BYTES
+        found = self._records[first : first + (produced - consumed) // _BYTES]
+        busy = np.flatnonzero(found[:, 0] & _BUSY)
         count = int(busy[0]) if len(busy) else len(found)
-        with self._barrier:
-            marks = found[:count, 1:].copy()
+        barrier()  # a record that is not busy is whole
+        marks = found[:count, 1:].copy()
+        barrier()  # and its room is given back once it has been copied
         _CURSOR.pack_into(self._consumer, 0, consumed + count * _BYTES)
         return marks
 

@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import re
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -83,6 +84,17 @@ def _system_call(name: str) -> tuple[Callable[..., int], int]:
     call: Any = ctypes.CDLL(None, use_errno=True)["syscall"]
     call.restype, call.argtypes = BPF if name == "bpf" else PERF_EVENT_OPEN
     return call, numbers[name]
+
+
+_FENCE: Final = threading.Lock()
+
+
+def barrier() -> None:
+    """Keep every read and write before this from those after it, on arm64 too."""
+    # A release between an earlier and a later taking of one lock is a full barrier.
+    for _ in range(2):
+        with _FENCE:
+            pass
 
 
 _ONLINE: Final = Path("/sys/devices/system/cpu/online")

@@ -45,10 +45,10 @@ _X86_64: Final = {
 _ARM64: Final = {
     "loop": "fd7bbea9 f35301a9 f30300aa f40301aa 80023fd6 730600f1 c1ffff54 f35341a9 fd7bc2a8 "
     "c0035fd6",
-    EntryClass.EMULATED: "1f2003d5 c0035fd6",
+    EntryClass.EMULATED: "09000010 c0035fd6",
     EntryClass.STEPPED: "ff4300d1 ff430091 c0035fd6",
 }
-"""The same with x19 and x20; nop and sub (stepped). There is no class of five-byte nops."""
+"""The same with x19 and x20; adr and sub. There is no class of five-byte nops."""
 
 _CODE: Final = {"x86_64": _X86_64, "aarch64": _ARM64}
 

@@ -140,7 +140,6 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        (0xD503201F, EntryClass.EMULATED),  # nop
         (0x14000010, EntryClass.EMULATED),  # b
         (0x94000010, EntryClass.EMULATED),  # bl
         (0x90000000, EntryClass.EMULATED),  # adrp
@@ -154,6 +153,22 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
 def test_entry_class_of_arm64_is_the_kernels(word: int, expected: EntryClass) -> None:
     assert arm64_entry(word.to_bytes(4, "little")) is expected
     assert arm64_entry(b"\x1f\x20") is EntryClass.STEPPED
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ((6, 6), EntryClass.STEPPED),
+        ((6, 12), EntryClass.STEPPED),
+        ((6, 13), EntryClass.EMULATED),
+        ((7, 0), EntryClass.EMULATED),
+    ],
+)
+def test_nop_of_arm64_is_stepped_below_6_13(
+    kernel: tuple[int, int], expected: EntryClass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.binaries.elf_file.kernel_version", lambda: kernel)
+    assert arm64_entry(0xD503201F.to_bytes(4, "little")) is expected
 
 
 def test_elf_file_tells_stripped_and_static_files(built: Path, tmp_path: Path) -> None:

@@ -203,7 +203,19 @@ def test_forward_of_x86_64_is_a_jump_and_nothing_else(code: str, far: int | None
 
 @pytest.mark.parametrize(
     ("code", "far"),
-    [("04000014", 16), ("ffffff17", -4), ("5f2403d502000014", 12), ("fd7bbfa9", None)],
+    [
+        ("04000014", 16),
+        ("ffffff17", -4),
+        ("5f2403d502000014", 12),
+        # sub sp, sp, #32; mov w4, w4; mov w2, w2; add sp, sp, #32; b: NVIDIA's __cudaLaunchKernel
+        ("ff8300d1e403042ae203022aff83009104000014", 32),
+        ("e203022a04000014", 20),
+        ("fd7bbfa9", None),
+        ("ff8300d1ff43009104000014", None),  # another frame taken back than was made
+        ("ff8300d1e203022a04000014", None),
+        ("ff83009104000014", None),
+        ("e20302aa04000014", None),  # mov x2, x2
+    ],
 )
 def test_forward_of_arm64_is_a_branch_and_nothing_else(code: str, far: int | None) -> None:
     assert forward_arm64(bytes.fromhex(code)) == far
