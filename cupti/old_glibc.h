@@ -1,6 +1,10 @@
 /* Included before every file: functions that glibc 2.32 to 2.34 moved into libc.so are taken by the version under which
  * every glibc has them, so that the object also loads in containers of older distributions. */
+#ifdef __aarch64__
+#define OLD(name, version) __asm__(".symver " #name "," #name "@GLIBC_2.17") /* there the first */
+#else
 #define OLD(name, version) __asm__(".symver " #name "," #name "@GLIBC_" #version)
+#endif
 
 OLD(dlclose, 2.2.5);
 OLD(dlopen, 2.2.5);

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+MACHINE: Final = os.environ.get("POINTILLIST_TESTS_MACHINE", platform.machine())
+"""For which fakes and their programs are built."""
+EMULATED: Final = platform.machine() != MACHINE
+RUNNER: Final = (f"qemu-{MACHINE}-static", "-L", f"/usr/{MACHINE}-linux-gnu") if EMULATED else ()
+_COMPILER: Final = f"{MACHINE}-linux-gnu-gcc" if EMULATED else "gcc"
 
 
 def built(
@@ -29,18 +37,19 @@ def built_program(source: Path, include: Path | None = None, options: tuple[str,
 
 
 def _compiled(source: Path, name: str, options: tuple[str, ...], include: Path | None) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip(f"needs gcc, to build the fake {name}")
+    for tool in (_COMPILER, *RUNNER[:1]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}, to build and run the fake {name}")
     headers = sorted(include.rglob("*.[ch]")) if include else []
     text = b"".join(path.read_bytes() for path in (source, *headers))
-    digest = hashlib.sha256(text + " ".join(options).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(text + " ".join((_COMPILER, *options)).encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"pointillist-{source.stem}-{os.getuid()}-{digest}"
     made = folder / name
     if not made.exists():
         folder.mkdir(exist_ok=True, mode=0o755)
         draft = folder / f"draft-{os.getpid()}"
         subprocess.run(
-            ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", *options,
+            [_COMPILER, "-O1", "-Wall", "-Wextra", "-Werror", *options,
              *([f"-I{include}"] if include else []), "-o", draft, source, "-pthread", "-ldl"],
             check=True,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.steered import Steered
 from scripts.gpu_time.listening import injected
-from tests.fake_library import built, built_program
+from tests.fake_library import MACHINE, RUNNER, built, built_program
 from tests.real_libraries import installed
 
 CUPTI: Final = Path(__file__).parents[1] / "cupti"
@@ -36,14 +36,14 @@ class Program(Steered):
         cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI, options)
         driver = built(FAKES / "fake_driver.c", "libcuda.so.1", CUPTI, options)
         given = {
-            **injected(agent), "POINTILLIST_CUPTI": str(cupti), "FAKE_DRIVER": str(driver),
+            **injected(agent, MACHINE), "POINTILLIST_CUPTI": str(cupti), "FAKE_DRIVER": str(driver),
             "FAKE_CUPTI_LOG": str(self.log),
         }  # fmt: skip
         self.errors = ""
         """What it wrote to its standard error, once it has ended."""
         started = built_program(FAKES / source, options=options)
         super().__init__(
-            [started, *words], os.environ | given | environment, errors=subprocess.PIPE
+            [*RUNNER, started, *words], os.environ | given | environment, errors=subprocess.PIPE
         )
         self.said = self.answer()
 

@@ -333,7 +333,7 @@ class GpuTime:
     def _library(self) -> Result:
         path = self.file or found_programs.library_file()
         if not path.is_file():
-            return absent(f"expected {path}, found none", "use a machine of x86-64")
+            return absent(f"expected {path}, found none", "use a machine of x86-64 or arm64")
         closed = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
         if not path.stat().st_mode & stat.S_IROTH:
             closed.append(path)

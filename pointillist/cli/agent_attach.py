@@ -68,7 +68,7 @@ def attach(
     library, at = library_file(), (socket or DEFAULT_SOCKET).absolute()
     if not library.exists():
         machine = platform.machine()
-        raise unavailable(f"expected a library for x86_64, this machine is {machine}")
+        raise unavailable(f"expected x86_64 or aarch64, this machine is {machine}")
     if (length := len(os.fsencode(at))) > MOST_SOCKET_PATH:
         raise usage_error(
             f"expected a socket's path of at most {MOST_SOCKET_PATH} bytes, got {length}"

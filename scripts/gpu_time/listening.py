@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import tempfile
 import threading
 import time
@@ -13,9 +14,7 @@ from typing import Final, NamedTuple
 from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
 from collectors.gpu_time.segment import RecordingState, Snapshot
 
-LIBRARY: Final = (
-    Path(__file__).resolve().parents[2] / "cupti/objects/libpointillist-gpu-time.x86_64.so"
-)
+OBJECTS: Final = Path(__file__).resolve().parents[2] / "cupti" / "objects"
 OFF: Final = WindowPlan(0, 1_000)
 ON: Final = WindowPlan(1_000, 1_000)
 _SETTLES_S: Final = 0.5
@@ -82,10 +81,11 @@ class Listening:
             reporter.lease(self._plan, 1_000)
 
 
-def injected(socket: Path) -> dict[str, str]:
-    """Give what a program needs to load the library and to find a socket."""
+def injected(socket: Path, machine: str | None = None) -> dict[str, str]:
+    """Give what a program, this machine's or another's, needs to load the library and find it."""
+    library = OBJECTS / f"libpointillist-gpu-time.{machine or platform.machine()}.so"
     return {
-        "CUDA_INJECTION64_PATH": str(LIBRARY),
+        "CUDA_INJECTION64_PATH": str(library),
         "POINTILLIST_GPU_TIME_SOCKET": str(socket),
         "POINTILLIST_GPU_TIME_DEBUG": "1",
     }

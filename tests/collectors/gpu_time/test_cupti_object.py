@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_time import listener, segment
@@ -16,7 +18,7 @@ from tests.probes_kit import compile_stub
 from tests.real_libraries import CUPTI as CUPTI_RELEASES
 from tests.real_libraries import cupti_folder, installed
 
-OBJECT = "libpointillist-gpu-time.x86_64.so"
+LINKERS = {"x86_64": "ld", "aarch64": "aarch64-linux-gnu-ld"}
 HEADERS = {name: (CUPTI / "include" / name).read_text() for name in ("layout.h", "message.h")}
 STRUCTS = {"header": segment.HEADER, "row": segment.ROW, "device_time": segment.DEVICE}
 MESSAGES = {"hello": listener.HELLO, "lease": listener.LEASE}
@@ -26,18 +28,30 @@ FIELDS = {
 }
 
 
-@pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
-def test_committed_library_is_what_the_sources_build(tmp_path: Path) -> None:
-    subprocess.run(["make", "-s", "-C", CUPTI, f"OUT={tmp_path}"], check=True, timeout=60)
+def committed(machine: str) -> bytes:
+    return (CUPTI / "objects" / f"libpointillist-gpu-time.{machine}.so").read_bytes()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", pytest.param("aarch64", marks=pytest.mark.release)])
+def test_committed_library_is_what_the_sources_build(machine: str, tmp_path: Path) -> None:
+    if not (shutil.which("clang") and shutil.which(LINKERS[machine])):
+        pytest.skip(f"needs clang and {LINKERS[machine]}, as make tools installs them")
+    made = tmp_path / f"libpointillist-gpu-time.{machine}.so"
+    command = ["make", "-s", "-C", CUPTI, f"OUT={tmp_path}", made]
+    subprocess.run(command, check=True, timeout=60)
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
     if "clang version 14." in version.stdout:  # which built the committed one
-        assert (tmp_path / OBJECT).read_bytes() == (CUPTI / "objects" / OBJECT).read_bytes()
+        assert made.read_bytes() == committed(machine)
 
 
-def test_library_loads_beside_every_glibc_from_2_28_on() -> None:
-    needed = re.findall(rb"GLIBC_2\.(\d+)", (CUPTI / "objects" / OBJECT).read_bytes())
+@pytest.mark.parametrize("machine", LINKERS)
+def test_library_loads_beside_every_glibc_from_2_28_on_and_in_pages_of_64_kib(machine: str) -> None:
+    needed = re.findall(rb"GLIBC_2\.(\d+)", committed(machine))
     assert needed
     assert max(map(int, needed)) <= 28
+    parts = ELFFile(BytesIO(committed(machine))).iter_segments("PT_LOAD")
+    page = 0x10000 if machine == "aarch64" else 0x1000
+    assert {part["p_align"] for part in parts} == {page}
 
 
 def printed(tmp_path: Path, includes: str, lines: list[str], *options: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_doctor_says_that_gpu_time_works_here(tmp_path: Path) -> None:
     assert said["socket"] == f"ok: {tmp_path}/s.sock: an agent can listen there | None"
     assert said["programs"] == "ok: no program uses a GPU now | None"
     said = found(tmp_path / "no" / "s.sock", library=tmp_path / "none.so")
-    assert "found none | use a machine of x86-64" in said["library"]
+    assert "found none | use a machine of x86-64 or arm64" in said["library"]
     assert f"expected the folder {tmp_path}/no, found none" in said["socket"]
     assert "expected at most 107 bytes, got" in found(tmp_path / ("s" * 200))["socket"]
 
@@ -60,7 +61,8 @@ def test_doctor_loads_the_library() -> None:
 
 
 def test_doctor_finds_the_shipped_library(tmp_path: Path) -> None:
-    assert "libpointillist-gpu-time.x86_64.so" in found(tmp_path / "s.sock")["library"]
+    library = f"libpointillist-gpu-time.{platform.machine()}.so"
+    assert library in found(tmp_path / "s.sock")["library"]
 
 
 def test_doctor_names_programs_that_are_timed_and_those_that_are_not() -> None:

@@ -17,7 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 # Of each kind that programs load: eBPF, CUPTI's library, rules, catalogue, pages, plans.
 LOADED = {
     "bpf/objects/host.bpf.o", "bpf/objects/gpu.x86_64.bpf.o", "bpf/objects/steps.bpf.o",
-    "cupti/objects/libpointillist-gpu-time.x86_64.so", "wire/catalogue.toml",
+    "bpf/objects/gpu.aarch64.bpf.o", "cupti/objects/libpointillist-gpu-time.x86_64.so",
+    "cupti/objects/libpointillist-gpu-time.aarch64.so", "wire/catalogue.toml",
     "kernels/families.toml", "kernels/signatures.json", "pages/templates/page.html",
     "pointillist/plans/default.toml", "aggregator/witness/postgresql.sql",
     "pointillist/broker/pom.xml",

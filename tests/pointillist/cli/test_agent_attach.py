@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,10 +14,6 @@ from typer.testing import CliRunner
 
 from pointillist.cli import agent_attach
 from pointillist.cli.output import CommandError, ExitCode
-
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="the library is built for x86-64"
-)
 
 app = typer.Typer()
 app.add_typer(agent_attach.app, name="agent")
