@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_library import EMULATED
 from tests.followed_kit import FakeLibrary, Followed
+
+
+@pytest.fixture(autouse=EMULATED)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look longer at a segment: an emulated program writes slowly."""
+    monkeypatch.setattr("collectors.gpu_time.segment.TRIES", 1_000)
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ def test_committed_library_is_what_the_sources_build(machine: str, tmp_path: Pat
     if not (shutil.which("clang") and shutil.which(LINKERS[machine])):
         pytest.skip(f"needs clang and {LINKERS[machine]}, as make tools installs them")
     made = tmp_path / f"libpointillist-gpu-time.{machine}.so"
-    command = ["make", "-s", "-C", CUPTI, f"OUT={tmp_path}", made]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(["make", "-sC", str(CUPTI), f"OUT={tmp_path}", made], check=True, timeout=60)
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
     if "clang version 14." in version.stdout:  # which built the committed one
         assert made.read_bytes() == committed(machine)
