@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the Debian packages of the agent and of the aggregators, each with an environment of its own:
 # the packages of its lock file by hash, the wheel, units, users and configurations.
-#   scripts/deb.sh [FOLDER]     dist/ without; REVISION=2 for a second build of a version
+#   scripts/deb.sh [FOLDER]     dist/ without; REVISION=2 for a second build of a version; MACHINE=aarch64 for another machine
 # The same commit gives the same bytes, on one release of Debian.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +18,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 wheel=$(scripts/wheel.sh "$work")
 version=$(basename "$wheel" | cut -d- -f2)-$revision
+declare -A architectures=([x86_64]=amd64 [aarch64]=arm64)
+architecture=${architectures[${MACHINE:-$(uname -m)}]}
 minor=$(/usr/bin/python3 -c 'import sys; print(sys.version_info.minor)')
 
 # The users of some programs alone, from the one list of all.
@@ -63,7 +65,7 @@ package() {
     cat >"$root/DEBIAN/control" <<CONTROL
 Package: $name
 Version: $version
-Architecture: $(dpkg --print-architecture)
+Architecture: $architecture
 Section: admin
 Priority: optional
 Maintainer: The Pointillist project <packages@pointillist.invalid>
@@ -77,7 +79,7 @@ CONTROL
     # One thread: with more the bytes would depend on how many cores there are.
     dpkg-deb --root-owner-group -Zzstd -z6 --threads-max=1 --build "$root" "$out" >/dev/null
     rm -rf "$root"
-    echo "$out/${name}_${version}_$(dpkg --print-architecture).deb"
+    echo "$out/${name}_${version}_$architecture.deb"
 }
 
 package agent agent 20 ", libbpf1" "Pointillist agent: private telemetry of a GPU host

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the images localhost/pointillist-{agent,aggregator,web}: a base of Debian by debootstrap, the
 # packages of the hashed requirement files, this project's wheel; put together by buildah, as root.
-#   scripts/images.sh [NAME...]        all three without a name
+#   scripts/images.sh [NAME...]        all three without a name; MACHINE=aarch64 for another machine: tag arm64
 # Exit code 77: this machine cannot build them. The images lie in .tools/images/storage; images_storage.sh
 # beside this points podman and buildah there.
 set -euo pipefail
@@ -13,6 +13,11 @@ for name in "${names[@]}"; do
     [[ $name =~ ^(agent|aggregator|web)$ ]] || { echo "Images: expected agent, aggregator or web, got $name" >&2; exit 2; }
 done
 suite=bookworm python=3.11
+machine=${MACHINE:-$(uname -m)}
+declare -A architectures=([x86_64]=amd64 [aarch64]=arm64)
+architecture=${architectures[$machine]}
+tag=latest
+[ "$machine" = "$(uname -m)" ] || tag=$architecture
 work=$PWD/.tools/images
 
 [ "$(id -u)" -eq 0 ] || { echo "Images: left out, building them needs root" >&2; exit 77; }
@@ -38,7 +43,7 @@ inputs_of() {
 project = tomllib.load(open("pyproject.toml", "rb"))
 print(*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])')
     # shellcheck disable=SC2086  one word each
-    { cat "$(lock_of "$1")" pyproject.toml scripts/images.sh
+    { cat "$(lock_of "$1")" pyproject.toml scripts/images.sh scripts/debian_root.sh
       find deploy/images $folders -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 cat; } | sha256sum | cut -c1-64
 }
 
@@ -46,11 +51,9 @@ print(*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])')
 # are Debian's, signed; a new build has those of the day.
 build_base() {
     local rootfs=$work/rootfs
-    buildah inspect --type image localhost/pointillist-base >/dev/null 2>&1 && return
-    echo "Building the base image of Debian $suite ..." >&2
-    rm -rf --one-file-system "$rootfs"
-    # In mounts of its own, so that what debootstrap mounts is gone with it.
-    attempt unshare --mount debootstrap --variant=minbase --include=python3,libbpf1,ca-certificates "$suite" "$rootfs"
+    buildah inspect --type image "localhost/pointillist-base:$tag" >/dev/null 2>&1 && return
+    echo "Building the base image of Debian $suite for $architecture ..." >&2
+    attempt scripts/debian_root.sh "$machine" "$suite" "$rootfs" python3,libbpf1,ca-certificates
     rm -rf --one-file-system "$rootfs"/var/{cache,log,lib/apt}/* "$rootfs"/usr/share/{doc,man,info,locale,lintian,bug} \
         "$rootfs"/{boot,media,mnt,srv}/* "$rootfs"/etc/machine-id "$rootfs"/etc/hostname "$rootfs"/etc/resolv.conf
     mkdir -p "$rootfs"/etc/pointillist "$rootfs"/var/lib/pointillist "$rootfs"/run/pointillist
@@ -58,7 +61,8 @@ build_base() {
     local container
     container=$(buildah from scratch)
     attempt buildah add --quiet "$container" "$rootfs" /
-    attempt buildah commit --quiet --rm "$container" localhost/pointillist-base
+    attempt buildah config --arch "$architecture" "$container"
+    attempt buildah commit --quiet --rm "$container" "localhost/pointillist-base:$tag"
     rm -rf --one-file-system "$rootfs"
 }
 
@@ -67,7 +71,8 @@ gather() {
     local context=$work/context
     rm -rf "$context"
     mkdir -p "$context/bin" "$context/wheel"
-    attempt "$uv" pip install --quiet --python-version "$python" --target "$context/site" --require-hashes -r "$(lock_of "$1")"
+    attempt "$uv" pip install --quiet --python-version "$python" --python-platform "$machine-manylinux_2_28" --only-binary :all: \
+        --target "$context/site" --require-hashes -r "$(lock_of "$1")"
     attempt scripts/wheel.sh "$context/wheel"
     attempt "$uv" pip install --quiet --offline --python-version "$python" --target "$context/site" --no-deps "$context"/wheel/*.whl
     # Others' own tests, headers and static libraries: a fifth of the whole.
@@ -88,12 +93,12 @@ build_base
 for name in "${names[@]}"; do
     inputs=$(inputs_of "$name")
     label=$(buildah inspect --type image --format '{{index .OCIv1.Config.Labels "pointillist.inputs"}}' \
-        "localhost/pointillist-$name" 2>/dev/null || true)
+        "localhost/pointillist-$name:$tag" 2>/dev/null || true)
     [ "$label" = "$inputs" ] && continue
     echo "Building localhost/pointillist-$name from $(lock_of "$name") ..." >&2
     gather "$name"
     attempt buildah build --quiet --isolation chroot --target "$name" --label "pointillist.inputs=$inputs" \
-        --tag "localhost/pointillist-$name" --file deploy/images/Containerfile "$work/context"
+        --arch "$architecture" --build-arg "BASE=localhost/pointillist-base:$tag" --tag "localhost/pointillist-$name:$tag" --file deploy/images/Containerfile "$work/context"
     rm -rf "$work/context"
 done
 attempt buildah rmi --prune
