@@ -462,4 +462,5 @@ def test_systemd_unit_is_one(unit: Path) -> None:
     text = unit.read_text(encoding="utf-8")
     if unit.stem != "pointillist-web":  # a server's loop: whoever asks it sees that it stands
         assert "Type=notify" in text
+        assert "StartLimitIntervalSec=0" in text  # none gives up after some starts
         assert "WatchdogSec=" in text
