@@ -8,7 +8,8 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
 - `send` may buffer; after `flush` returns, everything sent before is durable. A crash of the
   producer leaves what it flushed to one partition whole or absent (of up to `BATCH_BYTES`).
 - Delivery is at least once: what a group has not committed is delivered again.
-- A topic keeps the number of partitions it was made with, whatever others ask for later.
+- A topic keeps the number of partitions it was made with, whatever others ask for later. Where an
+  administrator adds some, readers take them up; a producer goes on with those that it knew.
 - What a group committed counts for the log of which it was: one that was made anew, or that has
   become shorter, is read from its beginning, also by members that run, which note it once.
 - A record that cannot be read is passed over, and noted once.
@@ -56,8 +57,8 @@ class RecordTooLarge(ValueError):
         self.refused = tuple(refused)
 
 
-class UnknownTopic(ValueError):
-    """A topic that nobody has created."""
+class UnknownTopic(TransportUnavailable):
+    """A topic that nobody has created, or that somebody deleted; it may come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Producer(Protocol):
     """Sends records; not shared between threads."""
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
-        """Queue one record. Raises RecordTooLarge, UnknownTopic, TransportUnavailable."""
+        """Queue one record. Raises RecordTooLarge, TransportUnavailable."""
 
     def flush(self) -> None:
         """Make all sent durable, in order; else it stays queued.

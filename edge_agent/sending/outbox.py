@@ -205,7 +205,7 @@ class ControlFeed:
 
 
 def tasks_on(transport: interface.Transport, rules: ParticipantRules, now_s: int) -> list[Task]:
-    """Give the newest tasks that a host would take. Raises TransportUnavailable, UnknownTopic."""
+    """Give the newest tasks that a host would take. Raises TransportUnavailable."""
     book = TaskBook(rules, LedgerView(hosts=()))
     consumer = transport.consumer(f"agent-tasks-{secrets.token_hex(6)}", (TASKS,))
     wait_s = _FIRST_WAIT_S

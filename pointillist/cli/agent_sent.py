@@ -41,7 +41,7 @@ from edge_agent.open_agent import read_ledger
 from edge_agent.protocol.eligibility import cohort_faults
 from pointillist.installation import public_fingerprint
 from transport.factory import Side, open_transport
-from transport.interface import TransportUnavailable, UnknownTopic
+from transport.interface import TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.report import KeptReport
@@ -126,7 +126,7 @@ def _ask_log(
     try:
         with open_transport(loaded.transport.settings, Side.AGENT) as log:
             public = read_chain(log, group, own.series, own.cohort)
-    except (TransportUnavailable, UnknownTopic) as error:
+    except TransportUnavailable as error:
         verdict.open.append(f"the log's own copy of the chain: {error}")
         return
     check_public(own, leader, public, parties, verdict)

@@ -395,7 +395,7 @@ class EmbeddedLog(Closing):
             ).fetchone()
             if row is None:
                 raise interface.UnknownTopic(
-                    f"topic {name} does not exist; create_topic comes first"
+                    f"topic {name} does not exist: the Leader makes it when it starts"
                 )
             self._topics[name] = row[0], row[1]
         return self._topics[name]

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from transport.interface import Outgoing, Record, TransportUnavailable, UnknownTopic
+from transport.interface import Outgoing, Record
 
 from . import kafka_aggregator_client as rdkafka
 from . import kafka_aggregator_consumer as member
@@ -263,10 +263,7 @@ class KafkaOffsets:
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """The oldest and the next offset of each partition that `identity` saw."""
-        try:
-            partitions = self._kafka.partitions(self._topic)
-        except UnknownTopic as error:
-            raise TransportUnavailable(str(error)) from error
+        partitions = self._kafka.partitions(self._topic)
         with rdkafka.failures(self._settings, self._last):
             client, timeout_s = self._open(), self._settings.timeout_s
             return {

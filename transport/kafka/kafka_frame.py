@@ -332,7 +332,8 @@ class KafkaFrame(Closing, Generic[A]):
                 found = self._look_up(admin, topic)
             if found is None:
                 raise interface.UnknownTopic(
-                    f"topic {topic} does not exist; create_topic comes first"
+                    f"topic {self.settings.named(topic)} does not exist: an administrator makes it "
+                    "(pointillist kafka topics)"
                 )
             self._partitions[topic] = found.partitions
         return self._partitions[topic]
