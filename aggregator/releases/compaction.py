@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import date
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -250,7 +250,7 @@ class Compaction:
 
     def _is_too_old(self, series: str, first: date, last: date, today: date) -> bool:
         days = self.keep_days.get(series)
-        if days is None or last >= today - timedelta(days=days):
+        if days is None or (today - last).days <= days:  # of any size: no date is so old
             return False
         return self.roll_ups.have(series, first, last)
 

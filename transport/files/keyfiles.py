@@ -30,6 +30,7 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.files.sqlite_file import sync
 from transport.process.privileges import user_name, way_in, way_to_own
+from wire.fields import MAX_TIME
 
 MAX_FILE_BYTES: Final = 4096
 _FIRST_LINE: Final = "pointillist-key 1"
@@ -410,6 +411,6 @@ def _hex(path: Path, fields: Mapping[str, str], name: str, length: int) -> bytes
 
 def _seconds(path: Path, fields: Mapping[str, str], name: str) -> int:
     text = fields[name]
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and int(text) <= MAX_TIME):
         raise KeyFileRefused(f"{path}: `{name}` should be seconds since 1970")
     return int(text)

@@ -6,6 +6,7 @@ import re
 import struct
 import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from aggregator.enrolment.roster_draft import Leaving, without
 from aggregator.enrolment.tasks import check_and_countersign, leader_sign, sign_roster, summary
 from aggregator.protocol.directory import Directory, PinnedParties
+from aggregator.releases.compaction import Compaction
 from edge_agent.protocol.task_check import Bounds, check_task
 from pointillist.cli.task_command import app
 from privacy.budget import WEEK_S
@@ -179,3 +181,11 @@ def test_milliseconds_are_no_time_in_any_signed_message() -> None:
         with pytest.raises(ReportRejected, match="not milliseconds") as caught:
             decode(data)
         assert caught.value.reason is Reason.FIELD
+
+
+@pytest.mark.parametrize("days", [999_999, 10**12])
+def test_windows_kept_for_centuries_are_kept_and_stop_no_upkeep(tmp_path: Path, days: int) -> None:
+    """Whoever writes a number for ever into keep_days."""
+    single = tmp_path / "series=minute" / "date=2024-02-29" / "window.parquet"
+    assert not Compaction(tmp_path, {"minute": days}).is_too_old(single, date(2026, 11, 27))
+    assert Compaction(tmp_path, {"minute": 300}).is_too_old(single, date(2026, 11, 27))
