@@ -188,7 +188,9 @@ def test_second_leaders_cadence_does_not_hold_the_fleets_roster_up(fleets: Fleet
     rules = fleets.fleet.rules(domain="live")
     participant = fleets.fleet.participant(sampler=LiveSampler(os.urandom), rules=rules)
     runtime = MemoryRuntime(participant)
-    long = fleets.other.task("eight_weeks", window_s=8 * WEEK_S, weight=1_000, domain="fleet")
+    last = T0 + 80 * WEEK_S
+    series = "eight_weeks"
+    long = fleets.other.task(series, window_s=8 * WEEK_S, weight=1_000, last=last, domain="fleet")
     give(runtime, fleets.other, long)
     assert served(runtime) == {(long.leader_pk, 1)}
     for version, weights in enumerate(rosters_that_move_weight(), start=1):

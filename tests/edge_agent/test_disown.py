@@ -17,6 +17,7 @@ from edge_agent.membership import Disowned, disown, rekey
 from edge_agent.open_agent import open_ledger
 from edge_agent.protocol.eligibility import Recovering, TaskBook
 from edge_agent.protocol.task_check import Bounds, ParticipantRules
+from edge_agent.service.doctor import AgentState
 from privacy.budget import Entry
 from privacy.signing import SigningKey
 from tests.agent_live import surroundings
@@ -26,13 +27,15 @@ from transport.files.keyfiles import (
     KeyFileRefused,
     host_binding,
     load_host_key,
+    machine_id,
     read_host_key,
     write_host_key,
 )
+from transport.process.doctor_checks import CheckVerdict, examine
 from wire.fields import host_id
 
 NOW = T0 + 3600
-THEIRS, OURS = "a" * 31 + "1", "b" * 31 + "2"
+THEIRS, OURS = "7be1c0d2a4f94e3f8d6a5b9c01e2f347", "2f6b8c1de0a94753b1c2d3e4f5a69788"
 _GPUS = (ListedGpu("h100", "GPU-aa"), ListedGpu("h100", "GPU-bb"))
 _OTHER_GPUS = (ListedGpu("h100", "GPU-cc"), ListedGpu("h100", "GPU-dd"))
 WORLD = World(1)
@@ -183,3 +186,24 @@ def test_new_key_under_another_machine_id_takes_over_no_raw_data(tmp_path: Path)
     assert not copy.config.windows_file.exists()
     with closing(copy.opened()) as ledger:
         assert ledger.spool_records == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "found", "do"),
+    [
+        (OURS, "key", "another machine id", "agent disown"),
+        ("uninitialized", "machine id", "got 'uninitialized'", "systemd-machine-id-setup"),
+        ("0" * 32, "machine id", "a pattern", "systemd-machine-id-setup"),
+    ],
+)
+def test_doctor_says_what_a_copied_or_unfinished_machine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, name: str, found: str, do: str
+) -> None:
+    copy = Copy(tmp_path)
+    (tmp_path / "machine-id").write_text(f"{file}\n")
+    monkeypatch.setattr(machine_id, "__defaults__", (tmp_path / "machine-id",))
+    said = next(one for one in examine(AgentState(copy.config)) if one.name == name)
+    assert said.verdict is CheckVerdict.BROKEN
+    assert found in said.found
+    assert do in (said.do or "")
+    assert copy.theirs.hex() not in said.found, "nobody is told to remove the other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,10 +108,11 @@ def test_roster_among_the_answers_is_not_signed(joins: Path) -> None:
 
 
 def test_task_among_the_answers_is_told(joins: Path) -> None:
+    first = int(time.time()) // 60 * 60
     plan = TaskPlan(
-        series="minute", window_s=60, first_window=T0, last_window=T0 + 60 * 20_000,
+        series="minute", window_s=60, first_window=first, last_window=first + 60 * 20_000,
         weights={"kernel_mix": 100_000}, gpus_per_host=8, n_max=500, n_min=400, t=50,
-        leader_pk=LEADER.public_bytes, helper_pk=HELPER.public_bytes, expiry=T0 + 10**8,
+        leader_pk=LEADER.public_bytes, helper_pk=HELPER.public_bytes, expiry=first + 10**8,
     )  # fmt: skip
     body = build_task(Catalogue.load(), plan).encode_body()
     signature = LEADER.sign(Signed(labels.TASK, body).unsigned())
