@@ -252,9 +252,10 @@ def retire(
 ) -> None:
     """End this host: destroy its key, the reports that wait and the raw data that it kept.
 
-    For a host that leaves the fleet. Stop the agent first, and have the Leader's operator take the
-    host off the roster. The ledger stays: it has times and costs, no measurement, and a host that
-    comes back goes on with it (`agent ledger recover`), so that its budget does not begin anew.
+    For a host that leaves the fleet; a copied machine calls `disown`. Stop the agent first, and
+    have the Leader's operator take the host off the roster. The ledger stays: it has times and
+    costs, no measurement, and a host that comes back goes on with it (`agent ledger recover`), so
+    that its budget does not begin anew.
     """
     loaded = agent_file.load_file(config)
     agent_file.become_agent(loaded)

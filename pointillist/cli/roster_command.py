@@ -200,7 +200,8 @@ def build(
     A request that may not join is left out and named on stderr with its host and the reason; the
     others are enrolled. Two requests for the same token or hardware are both left out. A machine of
     which any part is enrolled under another key is refused; one that was installed anew comes back
-    with --remove OLD_HOST_ID. Exit code 3 when every request was refused: no roster is written.
+    with --remove OLD_HOST_ID, a copied disk after `agent disown` and without it. Exit code 3 when
+    every request was refused: no roster is written.
     """
     need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
     if out.exists():
