@@ -15,6 +15,7 @@ import pandas as pd
 
 from aggregator.enrolment.tasks import MAX_FILE_BYTES, TASK_SUFFIX
 from privacy.calibrate import MILLION, WEEK_S, windows_touched
+from transport.files.own_names import files_ending
 from wire import labels
 from wire.envelope import Signed
 from wire.rejection import ReportRejected
@@ -52,7 +53,7 @@ def tasks_in(folder: Path) -> list[SeriesTask]:
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder of signed tasks at {folder}")
     newest: dict[str, Task] = {}
-    for path in sorted(folder.glob(f"*{TASK_SUFFIX}")):
+    for path in files_ending(folder, TASK_SUFFIX):
         if path.stat().st_size <= MAX_FILE_BYTES:
             task = _task_of(path)
             if task.series not in newest or newest[task.series].version < task.version:

@@ -13,6 +13,7 @@ from aggregator.state.state_file import write_durably
 from privacy.sealing import HpkeKeyPair, SealError
 from privacy.signing import SigningKey
 from transport.files.keyfiles import load_hpke_key
+from transport.files.own_names import files_ending
 from transport.files.private_files import UnfitFile, read_bounded
 from transport.interface import Transport
 from transport.settings.config import build, limited, read_table
@@ -252,7 +253,7 @@ def read_requests(folder: Path) -> dict[Path, JoinRequest | ReportRejected]:
     Raises      OSError
     """
     found: dict[Path, JoinRequest | ReportRejected] = {}
-    for path in sorted(folder.glob("*.join")):
+    for path in files_ending(folder, ".join", folders=None):
         try:
             found[path] = JoinRequest.decode(read_bounded(path, MAX_JOIN_BYTES))
         except ReportRejected as refusal:

@@ -20,6 +20,7 @@ from aggregator.protocol.directory import (
 )
 from privacy.budget import WEEK_S
 from privacy.signing import verify
+from transport.files.own_names import files_ending
 from wire import labels
 from wire.envelope import Signed
 from wire.join import split_requests
@@ -246,7 +247,7 @@ def signed_before(
     """
     asked = Signed.decode(content, labels.ROSTER).unsigned()
     found = []
-    for path in sorted(folder.glob("*.roster")):
+    for path in files_ending(folder, ".roster"):
         signed = path.read_bytes()
         with suppress(ReportRejected):
             _body(signed, labels.ROSTER, *signers_of(parties, former_helper_pk))
@@ -261,7 +262,7 @@ def signed_tasks(folder: Path, parties: PinnedParties) -> list[bytes]:
     Whoever hands a roster in may name a demo's task alone, whose rosters change as they like.
     """
     found = []
-    for path in sorted(folder.glob("*.task")):
+    for path in files_ending(folder, ".task"):
         signed = path.read_bytes()
         with suppress(ReportRejected):
             Task.decode_body(_body(signed, labels.TASK, parties))

@@ -16,6 +16,7 @@ from privacy.calibrate import WEEK_S
 from privacy.errors import ParameterError
 from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey, verify
+from transport.files.own_names import files_ending
 from wire import labels
 from wire.catalogue import Catalogue, CatalogueError, Section
 from wire.catalogue_match import describe, match_task
@@ -409,9 +410,7 @@ class SignedFolder:
             yield from sorted(self._changed(suffix), key=lambda found: (_version(*found), found[0]))
 
     def _changed(self, suffix: str) -> Iterator[tuple[Path, bytes]]:
-        for path in self._folder.glob(f"*{suffix}"):
-            if not path.is_file():  # a pipe would be waited for
-                continue
+        for path in files_ending(self._folder, suffix):
             status = path.stat()
             mark = (status.st_mtime_ns, status.st_size)
             if self._seen.get(path) == mark or status.st_size > MAX_FILE_BYTES:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from kernels.families import LONGEST_NAME
 from kernels.launches.kineto import TraceError, trace_items
 from kernels.launches.launch import Skip
+from transport.files.own_names import files_ending
 from transport.process.printable import first_line, listed, printable
 
 from .trace import (
@@ -77,7 +78,7 @@ class _Rank:
 
 def read_folder(folder: Path) -> RankTrace:
     """Read traces, each of one rank; steps are PyTorch's profiler steps. Raises TraceRefused."""
-    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
+    files = files_ending(folder, ".json", ".json.gz")
     if not 2 <= len(files) <= _MOST_FILES:
         raise TraceRefused(
             f"{folder}: expected 2 to {_MOST_FILES:,} traces .json or .json.gz, a rank each, got "

@@ -29,6 +29,7 @@ from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.words import counted
 from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
 from pointillist.diagnose.finding_printer import Teller, Watching
+from transport.files.own_names import files_ending
 
 from . import agent_file
 from .agent_file import DEFAULT_CONFIG, AgentConfigOption
@@ -113,7 +114,7 @@ def replay_all(path: Path, asked: Asked, tell: Told) -> None:
         _replay_one(path, asked, tell)
         return
     with reported(ExitCode.USAGE, OSError):
-        files = sorted(file for file in path.iterdir() if file.suffix in (_JOURNAL, _RECORDING))
+        files = files_ending(path, _JOURNAL, _RECORDING)
     if not files:
         raise usage_error(f"{path}: the folder holds none", f"expected {_WHAT}")
     failed: list[CommandError] = []

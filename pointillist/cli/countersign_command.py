@@ -22,6 +22,7 @@ from aggregator.party.config import HelperConfig
 from aggregator.state.state_file import StorageUnavailable, write_all_durably
 from pointillist.table import terminal_columns
 from privacy.errors import ParameterError
+from transport.files.own_names import files_ending
 from transport.files.private_files import UnfitFile, read_bounded
 from transport.process.printable import printable
 from wire import fields, labels
@@ -172,7 +173,9 @@ def _asked(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, Excepti
         if not named.is_dir():
             found[named] = read_bounded(named, MAX_FILE_BYTES)
             continue
-        for path in (path for kind in _FOLDERS_HOLD for path in sorted(named.glob(f"*{kind}"))):
+        for path in (
+            path for kind in _FOLDERS_HOLD for path in files_ending(named, kind, folders=None)
+        ):
             try:
                 content = _of_folder(path)
             except ReportRejected as refusal:

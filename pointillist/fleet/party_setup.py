@@ -20,6 +20,7 @@ from pointillist.installation import AGENT_HOME, HOST_KEYS, public_fingerprint
 from pointillist.plan_file import DEFAULT_PATH, load_plan
 from privacy.signing import SigningKey
 from transport.files.keyfiles import write_signing_key
+from transport.files.own_names import files_ending
 from transport.process.privileges import HELPER_USER, LEADER_USER, ensure_users
 from transport.settings.config import build, channel_address, host_name, host_port, read_table
 from wire.fields import NAME
@@ -59,7 +60,7 @@ class PartyFolder:
 
     def taken(self, party: FleetParty) -> list[PartyCard]:
         """Give the cards of a kind of party, by name. Raises CardRefused."""
-        found = [read_card(path) for path in sorted(self.cards.glob("*.toml"))]
+        found = [read_card(path) for path in files_ending(self.cards, ".toml")]
         return [card for card in found if card.party == party]
 
     def card(self) -> PartyCard:

@@ -6,6 +6,7 @@ least 1.3 times that before; the impact begins when the p99 of the seconds that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import HostSample
 from diagnosis.frames.recording import read_meta, read_recording
+from transport.files.own_names import files_ending
 
 T = TypeVar("T")
 GROWING: Final = "growing"
@@ -168,10 +170,12 @@ LABELS = frozenset({"workload", "seed", "spans"})
 
 def run_paths(folder: Path) -> list[Path]:
     """List a folder's recordings, those below it too. Raises RunRefused where there is none."""
-    found = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [folder]
+    found = [folder]
+    if folder.is_dir():
+        found = [path for at, *_ in os.walk(folder) for path in files_ending(Path(at), ".parquet")]
     if not found:
         raise RunRefused(f"{folder}: expected recordings (*.parquet), found none")
-    return found
+    return sorted(found)
 
 
 def labelled_paths(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from aggregator.enrolment.operators import OperatorKeys
 from aggregator.party.health import is_present
 from aggregator.protocol.directory import Directory, KnownTask, PinnedParties, VerifiedRoster
 from transport.files.keyfiles import KeyFileRefused, load_hpke_key, load_signing_key
+from transport.files.own_names import files_ending
 from transport.process.doctor_checks import (
     Result,
     absent,
@@ -130,8 +131,10 @@ class SignedFiles:
         """
         directory = Directory(self.parties)
         unreadable, refused = list[str](), list[str]()
-        names = sorted(self.folder.iterdir())
-        for path in [p for end in (".task", ".roster") for p in names if p.suffix == end]:
+        self.folder.stat()  # a folder that is missing has no file
+        for path in [
+            p for end in (".task", ".roster") for p in files_ending(self.folder, end, folders=None)
+        ]:
             try:
                 content = path.read_bytes()
             except OSError as error:

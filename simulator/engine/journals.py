@@ -21,6 +21,7 @@ from diagnosis.detect.journal import MAX_LINE_BYTES, JournalLine, JournalReader,
 from edge_agent.windows.window_accumulator import NS_PER_S, HostClock, WindowAccumulator
 from simulator.fleet.hosts import FleetState
 from simulator.streams import philox
+from transport.files.own_names import files_ending
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
@@ -64,7 +65,7 @@ def load_journals(folder: Path) -> tuple[PlayedJournal, ...]:
     if not folder.is_dir():
         there = "a file" if folder.exists() else "nothing there"
         raise JournalError(f"{folder}: expected a folder of journals (*{SUFFIX}), got {there}")
-    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    paths = files_ending(folder, SUFFIX)
     if not 0 < len(paths) <= MAX_JOURNALS:
         raise JournalError(
             f"{folder}: expected 1 to {MAX_JOURNALS} journals (*{SUFFIX}) in it, got {len(paths)}"

@@ -28,13 +28,13 @@ def own_entries(
     folder: Path,
     own: Callable[[str], _T | None],
     *,
-    folders: bool = False,
+    folders: bool | None = False,
     beside: Callable[[str], object] = lambda _: None,
 ) -> list[tuple[Path, _T]]:
     """Give the files of a folder that have a name of ours, in order of names; none has nothing.
 
     own         gives what a name of ours says, None for any other
-    folders     folders instead; a link is what it leads to
+    folders     folders instead, None: whatever it is; a link is what it leads to
     beside      names that are of no interest here: all others are passed over and told once
     """
     found, others = [], []
@@ -42,7 +42,7 @@ def own_entries(
         with os.scandir(folder) as entries:
             for entry in entries:
                 said = own(entry.name)
-                if said is not None and (entry.is_dir() if folders else entry.is_file()):
+                if said is not None and _fits(entry, folders):
                     found.append((Path(entry.path), said))
                 elif not (_WRITERS.fullmatch(entry.name) or beside(entry.name)):
                     others.append(Path(entry.path))
@@ -52,17 +52,26 @@ def own_entries(
     return sorted(found, key=lambda one: one[0])
 
 
-def files_ending(folder: Path, *endings: str) -> list[Path]:
+def _fits(entry: os.DirEntry[str], folders: bool | None) -> bool:
+    try:
+        return folders is None or (entry.is_dir() if folders else entry.is_file())
+    except OSError:  # a link in a circle
+        return False
+
+
+def files_ending(folder: Path, *endings: str, folders: bool | None = False) -> list[Path]:
     """Give the files that people named, by their endings, in order of names; hidden ones are none.
 
-    `._NAME` is what some systems keep beside NAME.
+    `._NAME` is what some systems keep beside NAME. Others as `own_entries` has them.
     """
 
     def own(name: str) -> str | None:
         return None if name.startswith(".") or not name.endswith(endings) else name
 
-    beside = own_entries(folder, own, beside=lambda name: not name.endswith(endings))
-    return [path for path, _ in beside]
+    def beside(name: str) -> bool:
+        return not name.endswith(endings)
+
+    return [path for path, _ in own_entries(folder, own, folders=folders, beside=beside)]
 
 
 def pass_over(*paths: Path) -> None:

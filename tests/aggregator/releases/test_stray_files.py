@@ -98,11 +98,13 @@ def litter(folder: Path) -> list[Path]:
     odd.mkdir()
     link = folder / SINGLES / "19700109T000100Z-c8.parquet"
     link.symlink_to("nowhere")
+    circle = folder / SINGLES / "19700109T000100Z-c6.parquet"
+    circle.symlink_to(circle)
     pipe = folder / SINGLES / "19700109T000100Z-c9.parquet"
     os.mkfifo(pipe)
     put(folder / "date=1970-01-09", b"")
     put(folder / "packed/series=minutes/period=1970-W03", b"")
-    return [*made, odd, link, pipe]
+    return [*made, odd, link, circle, pipe]
 
 
 def test_litter_at_each_level_changes_no_number_and_is_told_once(
