@@ -175,12 +175,13 @@ def _is_copy(path: Path) -> tuple[bool, int]:
 def _is_misplaced(path: Path) -> bool:
     """Whether a file holds another window than its name says, or a pack those of other periods."""
     with suppress(pa.ArrowException, OSError, LookupError):
-        first = pq.read_table(path, partitioning=None, columns=["window_start", "cohort"])
-        row = first.slice(0, 1).to_pylist()[0]
+        row = pq.read_table(path, partitioning=None).slice(0, 1).to_pylist()[0]
         start = row["window_start"]
         if not _FILE.fullmatch(path.name):
             return path.parent.parent.name.removeprefix("period=") not in periods_of(start)
-        return not re.match(rf"{named_moment(start)}-c{row['cohort']}\b", path.name)
+        version = f"-v{row['version'] or 0}" if "version" in row else ""
+        name = f"{named_moment(start)}-c{row['cohort']}{version}.parquet"
+        return (row["series"], name) != (series_of(path), path.name)
     return False
 
 
