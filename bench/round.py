@@ -242,7 +242,7 @@ def key_lives() -> Part:
         folder.chmod(0o700)
         write_signing_key(folder / "identity.key", LEADER)
         now_s = start
-        ring = KeyRing(folder, lambda: now_s)
+        ring = KeyRing(folder)
         for now_s in range(start, start + 7 * DAY_S, ROTATE_EVERY_S):
             ring.rotate(now_s, retention_s())
             there = {path.name for path in folder.glob("*.hpke")}

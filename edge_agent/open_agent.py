@@ -72,7 +72,7 @@ def open_ledger(
     files = config.ledger_file, config.fence_file
     # A ledger that the key does not know yet is one whose making was interrupted: it is empty.
     if config.ledger_file.exists():
-        ledger = Ledger.open(*files, binding, now_s, config.spool, fault_point)
+        ledger = Ledger.open(*files, binding, config.spool, fault_point)
     else:
         me = host_id(key.signing.public_bytes)
         ledger = Ledger.create(*files, [me], binding, now_s, config.spool, fault_point)

@@ -102,7 +102,7 @@ def hosts_ledger(folder: Path, hosts: Sequence[Host], now_s: int, limits: SpoolL
     """
     path, fence, binding = folder / _LEDGER, folder / _FENCE, folder / _BINDING
     if path.exists():
-        return Ledger.open(path, fence, binding=binding.read_bytes(), now_s=now_s, limits=limits)
+        return Ledger.open(path, fence, binding=binding.read_bytes(), limits=limits)
     bound = secrets.token_bytes(32)
     binding.write_bytes(bound)
     ids = [host.host_id for host in hosts]

@@ -37,6 +37,7 @@ from tests.outage_kit import CATALOGUE, HOSTS, OutageFleet
 from tests.tampering import Tamper, TamperedLog
 from transport.factory import TransportTable
 from transport.interface import Transport
+from transport.process.supervision import SteadyTime
 
 STEP_S = 5.0
 
@@ -148,11 +149,9 @@ class FaultFleet(OutageFleet):
     def _noted_file(self, number: int) -> Path:
         return self.folder / f"host-{number}-drawn.jsonl"
 
-    def leader_now_s(self) -> float:
-        return self.now_s() + self.ahead_s["leader"]
-
-    def helper_now_s(self) -> float:
-        return self.now_s() + self.ahead_s["helper"]
+    def party_clock(self, party: str) -> Callable[[], float]:
+        """Steady, as that of a party's process is."""
+        return SteadyTime(lambda: self.now_s() + self.ahead_s[party], self.now_s)
 
     def agent_clock(self, number: int) -> Clock:
         return SkewedClock(self.stepped, lambda: round(1000 * self.ahead_s[f"host-{number}"]))

@@ -115,7 +115,8 @@ class OutageFleet:
 
     # What tests of faults stand between
 
-    leader_now_s = helper_now_s = now_s
+    def party_clock(self, _party: str) -> Callable[[], float]:
+        return self.now_s
 
     def agent_clock(self, _number: int) -> Clock:
         return self.stepped
@@ -150,7 +151,7 @@ class OutageFleet:
             write_signing_key(self.folder / f"keys-{name}" / "identity.key", party.signing)
 
     def start_helper(self) -> None:
-        world, now_s = self.world, self.helper_now_s
+        world, now_s = self.world, self.party_clock("helper")
         keys = KeyRing(self.folder / "keys-helper")
         keys.rotate(now_s(), 86_400)
         folder = self.helper_folder()
@@ -184,7 +185,7 @@ class OutageFleet:
             self.leader_log(self._transport),
             self._store,
             helper=self.helper_port(),
-            clock=self.leader_now_s,
+            clock=self.party_clock("leader"),
             pause=lambda _seconds: None,
         )
 

@@ -26,7 +26,7 @@ from aggregator.witness.chain import RollbackSeen, WitnessedChain, WitnessUnavai
 from privacy.signing import verify
 from transport.factory import Side, open_transport
 from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
-from transport.process.supervision import Notifier
+from transport.process.supervision import Notifier, SteadyTime
 from wire.batch import SignedRelease
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, unwrap
@@ -203,13 +203,14 @@ class HelperRuntime:
         self,
         config: HelperConfig,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         after_restore: bool = False,
         notifier: Notifier | None = None,
         checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
     ) -> None:
         """Open keys and state; call it after privileges are dropped.
 
+        clock           unix seconds; None: the machine's, steady
         after_restore   the operator knows that the state or machine was rolled back, and that no
                         other copy of this Helper runs
         notifier        tells systemd when it serves, and that it goes on
@@ -217,6 +218,7 @@ class HelperRuntime:
         Raises      KeyFileRefused, StateUnusable, OSError; WitnessUnavailable after a restore, or
                     where its library is lacking
         """
+        clock = SteadyTime() if clock is None else clock
         self._config, self._clock = config, clock
         self._log = structlog.get_logger("helper")
         self._lock = threading.RLock()
@@ -380,10 +382,10 @@ class HelperRuntime:
 
     def _forget(self, now_s: float, retention_s: int) -> None:
         """Drop keys soon, and look through the state file, which holds none, now and then."""
-        if now_s - self._forgot_s > FORGET_EVERY_S:
+        if not 0 <= now_s - self._forgot_s <= FORGET_EVERY_S:
             self._helper.book.prune(now_s, retention_s)
             self._forgot_s = now_s
-        if now_s - self._pruned_s > PRUNE_EVERY_S:
+        if not 0 <= now_s - self._pruned_s <= PRUNE_EVERY_S:
             self._state.prune(now_s, retention_s)
             self._pruned_s = now_s
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ from transport.interface import (
     Transport,
     TransportUnavailable,
 )
-from transport.process.supervision import Notifier
+from transport.process.supervision import Notifier, SteadyTime
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.task import Task
@@ -92,7 +92,8 @@ class LeaderRuntime:
     """One loop and one thread that calls the Helper; only the loop touches the state machine.
 
     A log, a disk or a Helper that is away is waited out: nothing that was read is lost, what must
-    be stored is stored in its order once the disk takes it.
+    be stored is stored in its order once the disk takes it. So is a clock that was stepped, until
+    it is put right or has stood: by a wrong one windows would close, or reports come early.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class LeaderRuntime:
         helper: interfaces.HelperPort | None = None,
         state: LeaderState | None = None,
         reader: Callable[[Leader], ReportReader] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         pause: Callable[[float], object] | None = None,
         notifier: Notifier | None = None,
         checkpoint: interfaces.Checkpoint = interfaces.no_checkpoint,
@@ -114,11 +115,13 @@ class LeaderRuntime:
         helper      None: the channel that the configuration names
         state       None: a file in the state's folder
         reader      makes what reads the reports; None: this loop does
+        clock       unix seconds; None: the machine's, steady
         pause       waits so many seconds, or until `stop`; None: in real time
         notifier    tells systemd that it has taken over, and that it goes on
         Raises      KeyFileRefused, StateUnusable, OSError
         """
-        self._config, self._transport, self._clock = config, transport, clock
+        self._config, self._transport = config, transport
+        self._clock = clock or SteadyTime()
         self._store, self._checkpoint = store, checkpoint
         self._log = structlog.get_logger("leader")
         self._stop = threading.Event()
@@ -154,7 +157,7 @@ class LeaderRuntime:
             tell=self._note_settled,
         )
         self._inbox: deque[events.LeaderEvent] = deque()
-        self._calls = HelperCalls(helper, clock)
+        self._calls = HelperCalls(helper, self._clock)
         self._notifier = notifier or Notifier()
         self._troubles = health.Troubles(self._log)
         self._told_named: set[bytes] = set()
@@ -162,9 +165,9 @@ class LeaderRuntime:
         """Series -> what is told of its newest window that ended since the start."""
         self.health = health.Health("leader", (*MEASURES, *self._reader.measures))
         self._presence = health.Presence(config.status_file)
-        self._started_s = clock()
+        self._started_s = self._clock()
         self._helper_seen_s = 0.0
-        self._due: dict[str, float] = {}
+        self._done: dict[str, float] = {}
         self._signed: deque[tuple[Path, bytes]] = deque()
         self._restored = False
         letters = config.quotas.dead_letters is not None
@@ -208,9 +211,10 @@ class LeaderRuntime:
             self._runner.carry_out()
             if not self._restored:
                 self._restore()
-            self._read()
-            self._drain()
-            self._runner.feed(events.Tick(self._clock(), self._lag_of_all()))
+            if self._clock_stands():
+                self._read()
+                self._drain()
+                self._runner.feed(events.Tick(self._clock(), self._lag_of_all()))
             self._housekeeping()
         except OSError as error:  # the disk takes nothing; what was read is kept
             self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
@@ -221,6 +225,16 @@ class LeaderRuntime:
         self._notifier.alive()
         if self._is_due("status", STATUS_EVERY_S):
             self._say_status()
+
+    def _clock_stands(self) -> bool:
+        now_s = self._clock()
+        if not isinstance(self._clock, SteadyTime) or not self._clock.stepped:
+            self._troubles.end(Trouble.CLOCK_STEPPED, now_s)
+            return True
+        detail = "the clock was stepped: put it right, or it is believed after ten minutes"
+        self._troubles.begin(Trouble.CLOCK_STEPPED, now_s, detail)
+        self._pause(RETRY_S)
+        return False
 
     def _restore(self) -> None:
         self._store.repair()
@@ -363,9 +377,9 @@ class LeaderRuntime:
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now_s = self._clock()
-        if now_s < self._due.get(what, 0.0):
+        if 0 <= now_s - self._done.get(what, -math.inf) < every_s:
             return False
-        self._due[what] = now_s + every_s
+        self._done[what] = now_s
         return True
 
     def _housekeeping(self) -> None:

@@ -40,6 +40,7 @@ class Trouble(StrEnum):
     WITNESS_AWAY = "witness_away"
     ROLLED_BACK = "rolled_back"
     STORAGE = "storage"
+    CLOCK_STEPPED = "clock_stepped"
 
 
 class Troubles:

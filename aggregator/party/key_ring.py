@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ from transport.files.keyfiles import (
     sweep_leftovers,
     write_hpke_key,
 )
-from transport.process.supervision import SteadyOffset, boot_s
 from wire.epoch import KeyAnnouncement
 from wire.fields import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S, key_id
 
@@ -33,14 +32,12 @@ AHEAD_S: Final = KEY_ANNOUNCED_AHEAD_S
 class KeyRing:
     """Keys by id. `rotate` makes today's and tomorrow's, and destroys what no report can need."""
 
-    def __init__(self, folder: Path, boot_clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         """Load every key of the folder; wipe what a crash left half written or half destroyed.
 
-        boot_clock  what the wall clock is held against, seconds; None: the machine's boot clock
         Raises      KeyFileRefused when a file is not the party's own, 0600
         """
-        self._folder, self._boot_s = folder, boot_clock or boot_s
-        self._steady: SteadyOffset | None = None
+        self._folder = folder
         sweep_leftovers(folder)
         self.identity: SigningKey = load_signing_key(folder / "identity.key")
         self._files: dict[Path, HpkeKeyFile] = {}
@@ -58,8 +55,7 @@ class KeyRing:
     def rotate(self, now_s: float, retention_s: int) -> bool:
         """Make the keys of today and, late in the day, of tomorrow; destroy past ones.
 
-        A key is past by a clock that has stood: one that is ahead for a moment destroys nothing.
-
+        now_s         of a clock that is never ahead for a moment: what is destroyed is gone
         retention_s   how long after an epoch's end a report under it may still be answered
         Returns       whether the announcements changed
 
@@ -69,19 +65,12 @@ class KeyRing:
         days = {int(now_s) // DAY_S, (int(now_s) + AHEAD_S) // DAY_S}
         made = [self._make(day * DAY_S) for day in sorted(days)]
         needed_s = MAX_EPOCH_S + retention_s
-        past_s = min(now_s, self._believed_s(now_s))
-        gone = [p for p, key in self._files.items() if key.not_after + needed_s < past_s]
+        gone = [p for p, key in self._files.items() if key.not_after + needed_s < now_s]
         for path in gone:
             del self._pairs[key_id(self._files.pop(path).pair.public_bytes)]
             destroy_key(path)
             path.with_suffix(".announcement").unlink(missing_ok=True)
         return any(made) or bool(gone)
-
-    def _believed_s(self, now_s: float) -> float:
-        unix_ms, boot_ms = int(now_s * 1000), int(self._boot_s() * 1000)
-        if self._steady is None:
-            self._steady = SteadyOffset(unix_ms, boot_ms)
-        return self._steady.believed_ms(unix_ms, boot_ms) / 1000
 
     def _make(self, start_s: int) -> bool:
         path = self._folder / f"{time.strftime('%Y-%m-%d', time.gmtime(start_s))}.hpke"

@@ -167,7 +167,6 @@ class Ledger:
         path: Path,
         fence_path: Path,
         binding: bytes,
-        now_s: int,
         limits: SpoolLimits | None = None,
         fault_point: Callable[[str], None] = no_fault,
     ) -> Self:
@@ -178,7 +177,6 @@ class Ledger:
             try:
                 mark = proven_mark(db, fence, path, binding)
                 ledger = cls(db, fence, mark, limits, fault_point)
-                ledger.require_clock(now_s)
             except BaseException:
                 db.close()
                 raise
@@ -192,15 +190,13 @@ class Ledger:
         with ledger_db.translated():
             return ledger_db.ledger_view(self._db, hosts)
 
-    def require_clock(self, now_s: int) -> None:
-        """Raise ClockSetBack when the clock reads less than an aggregator has signed."""
-        _require_clock(self._signed_s, now_s)
-
     def commit_epochs(
         self, openings: Sequence[EpochOpening], records: Sequence[SealedRecord], now_s: int
     ) -> tuple[int, ...]:
-        """Count epochs and spool their records durably; give the records' spool ids."""
-        self.require_clock(now_s)
+        """Count epochs and spool their records durably; give the records' spool ids.
+        Raises      ClockSetBack when the clock reads less than an aggregator has signed
+        """
+        _require_clock(self._signed_s, now_s)
         self._spool.require_room(records)
 
         def write() -> tuple[int, ...]:
@@ -225,10 +221,10 @@ class Ledger:
         left: Sequence[LeftReport] = (),
     ) -> tuple[int, ...]:
         """Spend windows and spool their sealed reports in one transaction; `left` is for the owner.
-        Raises      WindowSpent, SpoolFull, LedgerFull: nothing was spent;
+        Raises      WindowSpent, SpoolFull, LedgerFull, ClockSetBack: nothing was spent;
                     LedgerRefused: stop, the file can no longer be trusted
         """
-        self.require_clock(now_s)
+        _require_clock(self._signed_s, now_s)
         self._spool.require_room(records, entries)
         for spent in entries:
             # One that was spent, or comes before one that is over and was.

@@ -145,7 +145,7 @@ def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withhe
         return Withheld.TASK_EXPIRED
     if event.now_s < end_s:
         return Withheld.WINDOW_OPEN
-    if event.now_s >= end_s + task.retention_s:
+    if event.now_s > end_s + task.lateness_s:
         return Withheld.WINDOW_LATE
     if start_s <= resume_after_s:
         return Withheld.RECOVERING

@@ -23,7 +23,7 @@ Token = NewType("Token", int)
 class Withheld(StrEnum):
     """Why a host publishes nothing for a window, or opens no epoch: the counter's label.
 
-    `window_late` is past retention here; for a Leader it is also past the window's close.
+    `window_late`: its lateness is over, as on a host that slept; the Leader has closed it.
     """
 
     BUDGET = "budget"

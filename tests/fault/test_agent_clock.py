@@ -86,6 +86,19 @@ def test_step_on_top_of_a_step_stands_for_ten_minutes_of_its_own() -> None:
     assert clock.unix_ms() == wall.boot_ms - 1000 * DAY_S
 
 
+@pytest.mark.parametrize("step_s", [YEAR_S, -YEAR_S])
+def test_step_on_a_machine_that_has_just_started_is_ntp_s_and_is_believed_at_once(
+    step_s: int,
+) -> None:
+    wall = GlitchClock(30_000, T0 * 1000)
+    clock = SteadyClock(wall)
+    wall.ahead_ms += 1000 * step_s
+    assert clock.unix_ms() == wall.unix_ms()
+    wall.sleep_ms(BELIEVED_AFTER_MS)
+    wall.ahead_ms -= 1000 * step_s
+    assert clock.unix_ms() == wall.unix_ms() + 1000 * step_s
+
+
 def test_discipline_is_followed_at_once() -> None:
     wall = GlitchClock(T0 * 1000)
     clock = SteadyClock(wall)
@@ -107,7 +120,7 @@ def test_entry_of_a_year_ahead_bars_its_own_window_alone(tmp_path: Path) -> None
     ledger.close()
     paths = tmp_path / "ledger.sqlite", tmp_path / "host.key.fence"
     now_s = T0 + 180
-    ledger = Ledger.open(*paths, binding=b"machine", now_s=now_s)
+    ledger = Ledger.open(*paths, binding=b"machine")
     ledger.commit_sealed([replace(spent, entry=window_entry(task, T0 + 120))], [], now_s)
     for start in (T0, T0 + 60, T0 + 120, T0 + YEAR_S // 60 * 60):
         entry = window_entry(task, start)

@@ -64,7 +64,6 @@ def _spooled(made: Surroundings) -> list[bytes]:
         made.config.ledger_file,
         made.config.fence_file,
         binding=this_machine(made.config),
-        now_s=T0 + 60,
     )
     values = [one.record.value for one in ledger.spooled()]
     ledger.close()

@@ -108,7 +108,7 @@ class SecondLeader:
         log = MirroredLog(self._log, fleet.world.host_ids[0])
         self.shell = LeaderRuntime(
             config, cast("Transport", log), self._store,
-            helper=fleet.helper_port(), clock=fleet.leader_now_s, pause=lambda _s: None,
+            helper=fleet.helper_port(), clock=fleet.party_clock("leader"), pause=lambda _s: None,
         )  # fmt: skip
 
     def step(self) -> None:

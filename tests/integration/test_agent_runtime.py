@@ -18,7 +18,7 @@ from collectors.records.activity import Observation
 from edge_agent.agent_runtime import AgentRuntime
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_db import read_view
-from edge_agent.ledger.ledger_records import ClockSetBack, LedgerMissing, LedgerRolledBack
+from edge_agent.ledger.ledger_records import LedgerMissing, LedgerRolledBack
 from edge_agent.open_agent import load_host, open_agent, open_ledger, this_machine
 from edge_agent.protocol.roster_book import read_signed_past
 from edge_agent.sending.outbox import Outbox
@@ -276,12 +276,24 @@ def test_agent_refuses_a_rolled_back_ledger(tmp_path: Path) -> None:
         made.agent(SteppedClock(T0 + 20))
 
 
-def test_agent_refuses_a_clock_behind_what_an_aggregator_has_signed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind_s", [60 + KEY_ANNOUNCED_AHEAD_S + 10, T0])
+def test_agent_that_starts_behind_what_an_aggregator_has_signed_waits_for_its_clock(
+    tmp_path: Path, behind_s: int
+) -> None:
+    """Before NTP comes a machine may begin in 1970; its keys came into force a minute before T0."""
     made = surroundings(tmp_path)
     made.run(T0, T0 + 20)
-    with pytest.raises(ClockSetBack):
-        # Its keys came into force a minute before T0.
-        made.agent(SteppedClock(T0 - 60 - KEY_ANNOUNCED_AHEAD_S - 10))
+    before = reports_of(made.records())
+    clock = SteppedClock(T0 - behind_s)
+    runtime = made.agent(clock)
+    run_until(runtime, clock, T0 - behind_s + 20)
+    assert (runtime.tally.sealed, runtime.tally.epochs) == (0, 0)
+    clock.now_ms = (T0 + 40) * 1000
+    run_until(runtime, clock, T0 + 60)
+    runtime.close()
+    windows = [report.header.window for report in reports_of(made.records())]
+    assert len(windows) == len(set(windows)) == len(before) + runtime.tally.published - 1
+    assert min(windows[len(before) :]) >= T0 + 20
 
 
 def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class Agent(Process):
                 return self._recover(now_s)
             except (TransportUnavailable, LedgerFull) as fault:
                 raise LedgerMissing("the operator calls it again") from fault
-        return NotedLedger.open(*self._files, binding=_BINDING, now_s=now_s, fault_point=self.point)
+        return NotedLedger.open(*self._files, binding=_BINDING, fault_point=self.point)
 
     @property
     def _files(self) -> tuple[Path, Path]:

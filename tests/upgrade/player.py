@@ -229,7 +229,7 @@ def _rules(fleet: Fleet, catalogue: Catalogue) -> Any:
 def _ledger(folder: Path, host: Host, now_s: int) -> Ledger:
     paths = folder / "ledger.sqlite", folder / "host.key.fence"
     if paths[0].exists():
-        return Ledger.open(*paths, binding=BINDING, now_s=now_s)
+        return Ledger.open(*paths, binding=BINDING)
     folder.mkdir()
     return Ledger.create(*paths, hosts=[host.host_id], binding=BINDING, now_s=now_s)
 

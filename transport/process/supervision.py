@@ -245,7 +245,8 @@ BELIEVED_AFTER_MS: Final = 600_000
 class SteadyOffset:
     """Unix time whose steps are believed once they have stood for ten minutes of boot time.
 
-    Until then it goes on by the boot clock, so that a glitch is never seen.
+    Until then it goes on by the boot clock, so that a glitch is never seen. One within ten minutes
+    of the machine's start is NTP's, which has come only now: it is believed at once.
     """
 
     def __init__(self, unix_ms: int, boot_ms: int) -> None:
@@ -255,16 +256,40 @@ class SteadyOffset:
 
     def believed_ms(self, unix_ms: int, boot_ms: int) -> int:
         """Take a reading of both clocks; give the Unix time that is believed."""
-        offset_ms = unix_ms - boot_ms
-        if abs(offset_ms - self._offset_ms) <= STEP_MS:
+        offset_ms, step = unix_ms - boot_ms, self._step
+        near = abs(offset_ms - self._offset_ms) <= STEP_MS
+        if near or boot_ms < BELIEVED_AFTER_MS:
             self._offset_ms, self._step = offset_ms, None
-        elif self._step is None or abs(offset_ms - self._step[1]) > STEP_MS:
+        elif step is None or abs(offset_ms - step[1]) > STEP_MS:
             self._step = boot_ms, offset_ms
-        elif boot_ms - self._step[0] >= BELIEVED_AFTER_MS:
+        elif boot_ms - step[0] >= BELIEVED_AFTER_MS:
             self._offset_ms, self._step = offset_ms, None
         return boot_ms + self._offset_ms
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the last reading was of a step that is not believed yet."""
+        return self._step is not None
 
 
 def boot_s() -> float:
     """Seconds since the machine started, suspended ones too; nobody sets this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyTime:
+    """Unix seconds, by a `SteadyOffset`; any thread may ask."""
+
+    def __init__(
+        self, unix_s: Callable[[], float] = time.time, boot_s: Callable[[], float] = boot_s
+    ) -> None:
+        self._unix_s, self._boot_s = unix_s, boot_s
+        self._steady = SteadyOffset(int(unix_s() * 1000), int(boot_s() * 1000))
+
+    def __call__(self) -> float:
+        unix_ms, boot_ms = int(self._unix_s() * 1000), int(self._boot_s() * 1000)
+        return self._steady.believed_ms(unix_ms, boot_ms) / 1000
+
+    @property
+    def stepped(self) -> bool:
+        return self._steady.stepped

@@ -49,9 +49,9 @@ def create(folder: Path, **changes: object) -> Ledger:
     )  # fmt: skip
 
 
-def reopen(folder: Path, now_s: int = NOW, binding: bytes = b"machine") -> Ledger:
+def reopen(folder: Path, binding: bytes = b"machine") -> Ledger:
     path, fence = paths(folder)
-    return Ledger.open(path, fence, binding=binding, now_s=now_s)
+    return Ledger.open(path, fence, binding=binding)
 
 
 def entry(start: int, series: str = "minute", window_s: int = 60) -> Entry:
@@ -168,9 +168,11 @@ def test_ledger_refuses_a_clock_behind_a_signed_time(tmp_path: Path) -> None:
     ledger.note_signed_time(NOW + 500)
     ledger.note_signed_time(NOW + 100)
     ledger.close()
+    again = reopen(tmp_path)  # an agent that starts before NTP has come waits for it
     with pytest.raises(ClockSetBack):
-        reopen(tmp_path, NOW + 490)
-    reopen(tmp_path, NOW + 500).close()
+        spend(again, NOW, NOW + 490)
+    spend(again, NOW, NOW + 500)
+    again.close()
 
 
 def test_ledger_refuses_a_rolled_back_copy(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_ledger_recovery_freezes_series_and_counts_epochs_from_the_clock(tmp_pat
     assert dict(view.series) == {"minute": known[0]}
     recovered.close()
     assert fence.with_name(f"{fence.name}.lost-{NOW + 10}").exists()
-    reopen(tmp_path, NOW + 10).close()
+    reopen(tmp_path).close()
 
 
 def test_ledger_forgets_what_it_is_told_to_and_remembers_since_when(tmp_path: Path) -> None:
@@ -341,7 +343,7 @@ def test_ledger_forgets_what_it_is_told_to_and_remembers_since_when(tmp_path: Pa
     ledger.commit_sealed(entries, [record()], NOW + 60, keep_from_s=NOW - 60)
     ledger.commit_sealed([HostEntry(HOST, entry(NOW + 60))], [record()], NOW + 120, keep_from_s=0)
     ledger.close()
-    view = reopen(tmp_path, now_s=NOW + 120).view([HOST])
+    view = reopen(tmp_path).view([HOST])
     assert [e.start for e in view.hosts[0].entries] == [NOW - 120, NOW - 60, NOW, NOW + 60]
     assert view.kept_from_s == NOW - 60
 

@@ -116,9 +116,7 @@ def test_ledger_of_an_earlier_agent_has_no_rows_and_gets_them(tmp_path: Path) ->
         db.executescript("DROP TABLE left_reports; DROP TABLE tasks")
     db.close()
     assert kept(tmp_path) == []
-    again = Ledger.open(
-        tmp_path / "ledger.sqlite", tmp_path / "fence", binding=b"machine", now_s=T0 + 120
-    )
+    again = Ledger.open(tmp_path / "ledger.sqlite", tmp_path / "fence", binding=b"machine")
     spend(again, T0 + 60)
     again.close()
     assert [row.window for row in kept(tmp_path)] == [T0 + 60]

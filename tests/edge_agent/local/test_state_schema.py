@@ -32,7 +32,7 @@ def _ledger(folder: Path) -> tuple[Path, Callable[[], None]]:
 
     def open_it() -> None:
         if path.exists():
-            Ledger.open(path, fence, binding=b"b" * 32, now_s=NOW_S).close()
+            Ledger.open(path, fence, binding=b"b" * 32).close()
         else:
             Ledger.create(path, fence, hosts=[b"h" * 16], binding=b"b" * 32, now_s=NOW_S).close()
 

@@ -126,7 +126,7 @@ def test_participant_never_seals_a_window_twice() -> None:
     close_window(runtime, world, task, tid, T0 + 60)
     close_window(runtime, world, task, tid, T0 + 60)
     close_window(runtime, world, task, tid, T0, late_s=60)
-    assert reasons(runtime) == ["window_spent", "window_spent"]
+    assert reasons(runtime) == ["window_spent", "window_late"]
     assert len(reports(runtime.published)) == 1
 
 
@@ -310,13 +310,18 @@ def test_participant_erases_an_ended_epoch_and_reports_nothing_under_it() -> Non
     assert not _live_secrets() - others
 
 
-def test_participant_does_not_seal_under_an_epoch_that_began_too_late() -> None:
+@pytest.mark.parametrize(
+    ("woke_s", "why"), [(30, "no_epoch"), (31, "window_late"), (7_200, "window_late")]
+)
+def test_participant_spends_nothing_for_a_window_that_it_woke_too_late_for(
+    woke_s: int, why: str
+) -> None:
     world = World(1)
     task = world.task()
     runtime, (tid,) = started(world, [task], now_s=T0 + 91)
     rows, present = np.zeros((1, 4), np.int64), np.ones(1, np.bool_)
-    runtime.tell(WindowClosed(tid, T0, rows, present, T0 + 92))
-    assert reasons(runtime) == ["no_epoch"]
+    runtime.tell(WindowClosed(tid, T0, rows, present, T0 + 60 + woke_s))
+    assert (reasons(runtime), runtime.committed) == ([why], [])
     runtime.tell(WindowClosed(tid, T0 + 60, rows, present, T0 + 121))
     assert len(reports(runtime.published)) == 1
 

@@ -142,7 +142,7 @@ class HostLife(RuleBasedStateMachine):
         self.ledger.close()
         path, fence = self.folder / "ledger.sqlite", self.folder / "host.key.fence"
         self.now_s += 2 * DAY_S
-        self._start(Ledger.open(path, fence, binding=b"machine", now_s=self.now_s))
+        self._start(Ledger.open(path, fence, binding=b"machine"))
 
     # What must hold
 
