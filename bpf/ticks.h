@@ -1,6 +1,6 @@
 /* A hundred snapshots a second, taken by a BPF timer with absolute deadlines: it also fires on
- * idle CPUs, where a perf event does not, and needs nobody in user space to wake up. Kernels older
- * than the timer's helpers load on_perf_tick in place of start_ticks: the loader decides. */
+ * idle CPUs, where a perf event does not, and needs nobody in user space to wake up. Kernels that
+ * refuse start_ticks load on_perf_tick in its place. */
 #include "include/state.h"
 
 struct timer_slot {
@@ -83,8 +83,10 @@ static __always_inline void take_snapshot(struct tick_state *state, u64 now_ns)
 
 static __always_inline int set_timer(struct timer_slot *slot, struct tick_state *state, u64 now_ns)
 {
-	if (settings.timer_absolute)
-		return bpf_timer_start(&slot->timer, state->deadline_ns, TIMER_ABSOLUTE);
+	/* Before Linux 6.4 the kernel refuses the flag: then it is set from now. */
+	if (settings.timer_absolute &&
+	    !bpf_timer_start(&slot->timer, state->deadline_ns, TIMER_ABSOLUTE))
+		return 0;
 	return bpf_timer_start(&slot->timer, state->deadline_ns - now_ns, 0);
 }
 

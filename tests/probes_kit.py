@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
+from collectors.bpf.uprobes import UprobeWay
 from collectors.gpu_calls.probe_plan import Attachment, PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
@@ -120,10 +121,13 @@ def attachments(path: Path, table: ProbeTable, *leave_out: ProbeGroup) -> list[A
 
 @contextmanager
 def probing(
-    table: ProbeTable | None = None, limits: ProbeLimits | None = None, only: int = 0
+    table: ProbeTable | None = None,
+    limits: ProbeLimits | None = None,
+    only: int = 0,
+    way: UprobeWay | None = None,
 ) -> Iterator[Probed]:
     table = table or ProbeTable.load()
-    programs = GpuPrograms(table, limits, only)
+    programs = GpuPrograms(table, limits, only, way)
     try:
         yield Probed(programs, table)
     finally:

@@ -170,7 +170,7 @@ struct settings {
 	__u64 tick_period_ns;
 	__u64 cost_mask; /* one hit in cost_mask + 1 is timed */
 	__u32 possible_cpus;
-	__u32 timer_absolute; /* Linux 6.4; before it each tick is set from the last deadline */
+	__u32 timer_absolute; /* where the kernel can; else each tick is set from the last deadline */
 	__u32 cgroup_v2;      /* the CPU controller is on the unified hierarchy */
 	__u32 socket_key;     /* odd; random, so that a mark tells sockets apart and no address */
 };

@@ -15,12 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.bpf.system_calls import (
-    SOFTWARE,
-    PerfEventAttributes,
-    barrier,
-    perf_event_open,
-)
+from collectors.bpf.perf_events import DUMMY, SOFTWARE, perf_event_open, why_refused
+from collectors.bpf.system_calls import PerfEventAttributes, barrier
 from collectors.interface import SourceUnavailable
 from collectors.kernel_files import cpu_numbers
 
@@ -132,7 +128,6 @@ RING_BYTES: Final = 32 * 4096
 """Of each CPU: some 900 records, the mappings of a hundred processes' start."""
 _HEAD, _TAIL = 1024, 1032
 _WORD: Final = struct.Struct("<Q")
-DUMMY: Final = 9
 SAMPLE_TIME: Final = 1 << 2
 _POSSIBLE: Final = Path("/sys/devices/system/cpu/possible")
 _TIME_OF: Final = attrgetter("boottime_ns")
@@ -234,6 +229,4 @@ class PerfRings:
 def _refused(error: OSError) -> OSError | SourceUnavailable:
     if error.errno == errno.ENODEV:
         return error
-    unprivileged = error.errno in {errno.EPERM, errno.EACCES}
-    need = "expected CAP_PERFMON" if unprivileged else error.strerror
-    return SourceUnavailable(f"cannot watch programs start (perf_event_open): {need}")
+    return SourceUnavailable(f"cannot watch programs start: {why_refused(error)}")

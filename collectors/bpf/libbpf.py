@@ -1,4 +1,4 @@
-"""A thin binding of the system's libbpf (1.1 or later), uprobe links, and BCC's named events.
+"""A thin binding of the system's libbpf (1.1 or later), and BCC's named events.
 
 A kernel without the PMU `uprobe` (before Linux 4.17) knows a place by a line of `uprobe_events`,
 which outlives the descriptor and the process that wrote it. Ours are told by their names.
@@ -25,7 +25,6 @@ from transport.process.foreign import Signatures, declare, libc
 from transport.process.privileges import CAPABILITIES, process_status
 
 from .bcc import tracing
-from .bpf_maps import LINK_CREATE, bpf_descriptor
 from .system_calls import structure_fields
 
 _LEAST_VERSION: Final = (1, 1)
@@ -79,6 +78,14 @@ class RunOptions(ctypes.Structure):
     )
 
 
+class ProgramRefused(SourceUnavailable):
+    """The verifier took all of an object's programs before this one."""
+
+    def __init__(self, program: str, objection: str) -> None:
+        super().__init__(f"Linux {platform.release()} refuses {program}: {objection}")
+        self.program = program
+
+
 class _Log:
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
@@ -100,12 +107,9 @@ class _Log:
         self.lines.append(line.value.decode(errors="replace").rstrip())
         return 0
 
-    def refusal(self) -> str | None:
+    def refusal(self) -> ProgramRefused | None:
         found = next(filter(None, map(_REFUSED.search, self.lines)), None)
-        if found is None:
-            return None
-        said = self.objection or found[2]
-        return f"Linux {platform.release()} refuses {found[1]}: {said}"
+        return ProgramRefused(found[1], self.objection or found[2]) if found is not None else None
 
     def reason(self) -> str:
         telling = [line for line in self.lines if "fail" in line or "Error" in line]
@@ -117,7 +121,8 @@ def _objection(log: str) -> str:
     return next((line for line in reversed(lines) if line and not line.startswith(_ACCOUNT)), "")
 
 
-def _forbidden() -> str:
+def missing_rights() -> str:
+    """Say what a refused bpf(2) would have taken."""
     effective = int(process_status()["CapEff"], 16)
     missing = [name for name in NEEDED if not effective >> CAPABILITIES[name] & 1]
     wanted = f"expected {' and '.join(NEEDED)}"
@@ -200,11 +205,11 @@ class BpfObject:
             raise self._failure(f"choose how {program} is attached")
 
     def load(self) -> None:
-        """Give maps and programs to the kernel. Raises SourceUnavailable."""
+        """Give maps and programs to the kernel. Raises ProgramRefused, SourceUnavailable."""
         if self._library.bpf_object__load(self._object):
             refusal = self._log.refusal()
             if refusal is not None and ctypes.get_errno() != errno.EPERM:
-                raise SourceUnavailable(refusal)
+                raise refusal
             raise self._failure("load the BPF programs")
 
     def attach(self, program: str) -> None:
@@ -263,7 +268,7 @@ class BpfObject:
     def _failure(self, deed: str) -> SourceUnavailable:
         number = ctypes.get_errno()
         if number == errno.EPERM:
-            return SourceUnavailable(f"cannot {deed}: {_forbidden()}")
+            return SourceUnavailable(f"cannot {deed}: {missing_rights()}")
         return SourceUnavailable(f"cannot {deed}: {os.strerror(number)}: {self._log.reason()}")
 
 
@@ -292,91 +297,6 @@ class Ring:
     def _take(self, _context: int, record: int, size: int) -> int:
         self._records.append(ctypes.string_at(record, size))
         return 0
-
-
-UPROBE_MULTI: Final = 48
-"""BPF_TRACE_UPROBE_MULTI: attach type of the programs and of their links."""
-
-RETURN: Final = 1
-_MAX_PLACES: Final = 4096
-
-
-class LinkCreate(ctypes.Structure):
-    _fields_ = structure_fields(
-        "prog_fd:32 target_fd:32 attach_type:32 flags:32 path offsets ref_ctr_offsets cookies "
-        "count:32 multi_flags:32 pid:32 unused:32"
-    )
-
-
-class UprobeLink:
-    def __init__(
-        self,
-        program_fd: int,
-        path: str,
-        offsets: Sequence[int],
-        cookies: Sequence[int],
-        *,
-        semaphores: Sequence[int] = (),
-        returns: bool = False,
-        pid: int = 0,
-    ) -> None:
-        """Attach to offsets of a file, each with its cookie. Raises SourceUnavailable."""
-        count = len(offsets)
-        if not 1 <= count <= _MAX_PLACES or len(cookies) != count:
-            raise ValueError(f"expected 1 to {_MAX_PLACES} offsets, each with a cookie")
-        numbers = ctypes.c_uint64 * count
-        name = ctypes.create_string_buffer(os.fsencode(path))
-        places, given = numbers(*offsets), numbers(*cookies)
-        counters = numbers(*semaphores) if any(semaphores) else None
-        attributes = LinkCreate(
-            prog_fd=program_fd,
-            attach_type=UPROBE_MULTI,
-            path=ctypes.addressof(name),
-            offsets=ctypes.addressof(places),
-            ref_ctr_offsets=ctypes.addressof(counters) if counters else 0,
-            cookies=ctypes.addressof(given),
-            count=count,
-            multi_flags=RETURN if returns else 0,
-            pid=pid,
-        )
-        try:
-            self._fd = bpf_descriptor(LINK_CREATE, attributes)
-        except OSError as error:
-            raise SourceUnavailable(_reason(path, error)) from None
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-def expect_links(program_fd: int) -> None:
-    """Find out whether this kernel makes such links; nothing is attached.
-
-    A kernel that does looks at the path, and refuses a folder as one that is no file.
-
-    Raises      SourceUnavailable
-    """
-    name, number = ctypes.create_string_buffer(b"/"), ctypes.c_uint64(0)
-    attributes = LinkCreate(
-        prog_fd=program_fd,
-        attach_type=UPROBE_MULTI,
-        path=ctypes.addressof(name),
-        offsets=ctypes.addressof(number),
-        count=1,
-    )
-    try:
-        os.close(bpf_descriptor(LINK_CREATE, attributes))
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            line = f"this kernel makes no uprobe_multi link: {error.strerror}"
-            raise SourceUnavailable(line) from None
-
-
-def _reason(path: str, error: OSError) -> str:
-    if error.errno in {errno.EPERM, errno.EACCES}:
-        return f"cannot attach to {path}: expected CAP_BPF, CAP_PERFMON and a file we may look up"
-    return f"cannot attach to {path}: {error.strerror}"
 
 
 _FILE: Final = "uprobe_events"

@@ -1,12 +1,10 @@
-"""bpf(2) and perf_event_open(2), which no library of ours wraps, the running kernel, its clock."""
+"""bpf(2) and perf_event_open(2), which no library of ours wraps."""
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import platform
-import re
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -14,14 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.interface import SourceUnavailable
-from collectors.kernel_files import cpu_numbers
 
 VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
-
-
-def kernel_version(release: str | None = None) -> tuple[int, int]:
-    numbers = re.findall(r"\d+", release or platform.release())
-    return int(numbers[0]), int(numbers[1])
 
 
 NUMBERS: Final = {
@@ -36,7 +28,6 @@ PERF_EVENT_OPEN: Final = (
     (ctypes.c_long, ctypes.c_void_p, *(ctypes.c_long,) * 3, ctypes.c_ulong),
 )
 
-SOFTWARE: Final = 1
 CLOSE_ON_EXEC: Final = 8
 _EVERY, _NO_GROUP = -1, -1
 
@@ -63,7 +54,7 @@ def bpf(command: int, attributes: ctypes.Structure) -> int:
     return done if done >= 0 else -ctypes.get_errno()
 
 
-def perf_event_open(attributes: PerfEventAttributes, cpu: int) -> int:
+def open_event(attributes: PerfEventAttributes, cpu: int) -> int:
     """Open an event of every process on one CPU. Raises SourceUnavailable, OSError."""
     call, number = _system_call("perf_event_open")
     attributes.size = ctypes.sizeof(attributes)
@@ -95,22 +86,3 @@ def barrier() -> None:
     for _ in range(2):
         with _FENCE:
             pass
-
-
-_ONLINE: Final = Path("/sys/devices/system/cpu/online")
-CPU_CLOCK: Final = 0
-
-
-def open_cpu_clocks(period_ns: int) -> list[int]:
-    """Open an event on every CPU that is on; the caller closes them. Raises SourceUnavailable."""
-    opened: list[int] = []
-    try:
-        for cpu in cpu_numbers(_ONLINE.read_text(encoding="ascii")):
-            clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
-            opened.append(perf_event_open(clock, cpu))
-    except OSError as error:
-        for descriptor in opened:
-            os.close(descriptor)
-        wanted = ": expected CAP_PERFMON" if error.errno in {errno.EACCES, errno.EPERM} else ""
-        raise SourceUnavailable(f"cannot open a perf event: {error.strerror}{wanted}") from None
-    return opened

@@ -9,7 +9,6 @@ what its child answers either: answers are values alone, no pickle that names an
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import pickle
@@ -22,14 +21,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
 from collectors.boot_clock import boottime_ns
 from collectors.records.basics import FailureKind, ReadFailure
-from transport.process.foreign import libc
-from transport.process.privileges import give_up_capabilities, held_descriptors
+from transport.process.forked import die_with, keep_only
+from transport.process.privileges import give_up_capabilities
 
 from .device_port import (
     DeviceReader,
@@ -84,8 +82,6 @@ def _member(kind: object, name: object) -> Enum:
 Task = Callable[[Connection], None]
 """What a child does with its end of the pipe; a function that can be pickled."""
 
-PR_SET_PDEATHSIG: Final = 1
-_MOST_FD: Final = 1 << 16
 _MOST_TASK_BYTES: Final = 1 << 16
 _NUMBER: Final = struct.Struct("<QQ")
 ANSWER_S: Final = 5.0
@@ -130,8 +126,8 @@ class Spawner:
         if self.pid == 0:
             try:
                 give_up_capabilities()
-                _die_with(parent)
-                _keep_only(its.fileno())
+                die_with(parent)
+                keep_only(its.fileno())
                 _tend(its)
             finally:
                 os._exit(0)
@@ -178,24 +174,6 @@ def _end(mine: socket.socket, pid: int, owner: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _die_with(parent: int) -> None:
-    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def _keep_only(fd: int) -> None:
-    """Close what the agent holds open, but its code: no lock outlives it in a hanging child."""
-    kept = sorted({2, fd, *held_descriptors(), _MOST_FD})
-    for below, above in pairwise(kept):
-        os.closerange(below + 1, above)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the agent decides when a child ends
-    # Files of the agent's objects are closed above; collected, an object would close its number
-    # once more, which by then is another file's.
-    gc.freeze()
-
-
 def _tend(asked: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects children that end
     while message := asked.recv(_MOST_TASK_BYTES):
@@ -204,9 +182,9 @@ def _tend(asked: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                _die_with(me)
+                die_with(me)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _keep_only(its.fileno())
+                keep_only(its.fileno())
                 its.recv()  # not before the agent's descriptor of this process is open
                 task = pickle.loads(message[_NUMBER.size :])  # noqa: S301 - the agent's own
                 task(its)

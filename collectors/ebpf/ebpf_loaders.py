@@ -1,5 +1,5 @@
-"""The loaders: one CO-RE object through libbpf, its hooks chosen by what the kernel has; and BCC,
-for kernels without BTF.
+"""The loaders: one CO-RE object through libbpf, less what the kernel refuses; and BCC, for kernels
+without BTF.
 
 BCC compiles programs of tracepoints and helpers alone, so that headers of another version do no
 harm; what needs a kernel struct is listed as absent.
@@ -19,21 +19,18 @@ import bpf
 from collectors.bpf.bcc import compile_program, tracing
 from collectors.bpf.bpf_maps import ArrayView, MarkRing, PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import hierarchy_of
-from collectors.bpf.libbpf import BpfObject, available, kernel_has_hook
-from collectors.bpf.system_calls import VMLINUX, kernel_version, open_cpu_clocks
+from collectors.bpf.libbpf import BpfObject, ProgramRefused, available, kernel_has_hook
+from collectors.bpf.perf_events import open_cpu_clocks
+from collectors.bpf.system_calls import VMLINUX
 from collectors.interface import SourceUnavailable, UnavailableSource
 
 from . import ebpf_tables as layout
 from .host_ticks import HostPrograms, Limits, PerCpuTicks, RhythmMaps, Ticks, TimerTicks
 
-_LEAST_KERNEL: Final = (5, 11)
-_TIMERS: Final = (5, 19)
-"""A tick that reads every CPU: bpf_map_lookup_percpu_elem; before it perf events tick."""
-_ABSOLUTE_TIMERS: Final = (6, 4)
 _MACHINES: Final = ("x86_64", "aarch64")
 """One object serves both: no program reads registers, offsets come from the kernel's BTF."""
-_YOUNGER: Final = {"on_packet_drop": (5, 17)}
-"""Programs whose tracepoint is older than the argument that they need."""
+_NEEDED: Final = "on_sched_switch"
+"""Without it the others say little: a kernel that refuses it is left to BCC."""
 _RHYTHM_BYTES: Final = 1 << 20
 """16,384 marks between two drains: the full rate of eight processes."""
 _TABLES: Final = {
@@ -49,27 +46,36 @@ def unavailable() -> str | None:
         return f"expected {' or '.join(_MACHINES)}, this is {platform.machine()}"
     if not VMLINUX.exists():
         return f"the kernel has no BTF: {VMLINUX} does not exist"
-    if kernel_version() < _LEAST_KERNEL:
-        return f"expected Linux 5.11 or later, this is {platform.release()}"
     return available()
 
 
 def load_libbpf(limits: Limits, *, attach: bool = True) -> HostPrograms:
-    """Load and attach everything that this kernel has. Raises SourceUnavailable."""
-    image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
-    cpus = possible_cpus()
+    """Load and attach everything that this kernel takes. Raises SourceUnavailable."""
     absent = [
         UnavailableSource(program, f"this kernel has no tracepoint {hook}")
         for program, hook in layout.PROGRAMS.items()
         if not kernel_has_hook(hook)
     ]
-    absent += [
-        UnavailableSource(program, f"expected Linux {least[0]}.{least[1]} or later")
-        for program, least in _YOUNGER.items()
-        if kernel_version() < least
-    ]
+    timer = limits.timer
+    while True:
+        try:
+            return _load(limits, absent, timer=timer, attach=attach)
+        except SourceUnavailable as error:
+            refused = error.program if isinstance(error, ProgramRefused) else ""
+            if refused in layout.PROGRAMS and refused != _NEEDED:
+                absent.append(UnavailableSource(refused, str(error)))
+            elif timer:  # a kernel without its helpers may know its map neither
+                timer = False
+            else:
+                raise
+
+
+def _load(
+    limits: Limits, absent: list[UnavailableSource], *, timer: bool, attach: bool
+) -> HostPrograms:
+    image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
+    cpus = possible_cpus()
     cpu_root, block_root = hierarchy_of("cpu"), hierarchy_of("blkio", "io")
-    timer = limits.timer and kernel_version() >= _TIMERS
     program = BpfObject(image)
     try:
         program.disable([a.source for a in absent])
@@ -124,9 +130,9 @@ def _ticks(program: BpfObject, timer: bool, cpus: int, limits: Limits) -> Ticks:
 
 
 def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
-    absolute = limits.absolute_timer and kernel_version() >= _ABSOLUTE_TIMERS
     mask = (1 << limits.timed_hits_log2) - 1
     socket_key = secrets.randbits(32) | 1
+    absolute = limits.absolute_timer
     return struct.pack("=QQIIII", limits.tick_ns, mask, cpus, absolute, unified, socket_key)
 
 

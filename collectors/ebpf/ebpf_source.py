@@ -80,7 +80,7 @@ class EbpfSource:
         return self._running().programs.loader
 
     def probe(self) -> str | None:
-        reason = self._choose()[1]
+        reason = self._lacking()
         return f"eBPF: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
@@ -115,26 +115,27 @@ class EbpfSource:
         return self._drain
 
     def _load(self, *, attach: bool = True) -> HostPrograms:
-        load, reason = self._choose(attach=attach)
-        if load is None:
-            raise SourceUnavailable(str(reason))
-        return load()
-
-    def _choose(
-        self, *, attach: bool = True
-    ) -> tuple[Callable[[], HostPrograms] | None, str | None]:
-        reasons: list[str] = []
-        for name, unavailable, load in (
-            ("libbpf", ebpf_loaders.unavailable, partial(ebpf_loaders.load_libbpf, attach=attach)),
-            ("bcc", bcc.unavailable, ebpf_loaders.load_bcc),
-        ):
-            if self._loader not in {"auto", name}:
-                continue
-            reason = unavailable()
+        failed: SourceUnavailable | None = None
+        for load, reason in self._loaders(attach=attach):
             if reason is None:
-                return partial(load, self._limits), None
-            reasons.append(reason)
-        return None, "; ".join(reasons)
+                try:
+                    return load(self._limits)
+                except SourceUnavailable as error:
+                    failed = failed or error
+        raise failed or SourceUnavailable(str(self._lacking()))
+
+    def _lacking(self) -> str | None:
+        reasons = [reason for _, reason in self._loaders()]
+        return None if None in reasons else "; ".join(filter(None, reasons))
+
+    def _loaders(
+        self, *, attach: bool = True
+    ) -> Iterator[tuple[Callable[[Limits], HostPrograms], str | None]]:
+        """Yield those that were asked for, each with why it cannot serve, or None."""
+        if self._loader in {"auto", "libbpf"}:
+            yield partial(ebpf_loaders.load_libbpf, attach=attach), ebpf_loaders.unavailable()
+        if self._loader in {"auto", "bcc"}:
+            yield ebpf_loaders.load_bcc, bcc.unavailable()
 
 
 @contextmanager

@@ -250,8 +250,8 @@ class Limits:
 
     rhythms             processes, thread_rows threads, of watched cgroups
     timed_hits_log2     one hit in 2 ** this is timed
-    absolute_timer      False: set each tick from the last deadline, as before Linux 6.4
-    timer               False: tick by a perf event on each CPU, as before Linux 5.19
+    absolute_timer      False: set each tick from the last deadline, as where the kernel must
+    timer               False: tick by a perf event on each CPU, as where the kernel must
     """
 
     cgroups: int = 1024

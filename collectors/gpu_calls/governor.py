@@ -11,9 +11,9 @@ worst-hit process. In order:
 3. Launches alone do not fit: they are attached in the window too.
 4. The window would be too short to be worth its stall: groups are dropped whole, in `DROP_ORDER`.
 
-Without uprobe_multi links a detach takes too long for 2 and 3. Dropped groups are tried again after
-a while. A burst is cut off by `over`: it costs one period's allowance in excess at most, which the
-next period pays back.
+Where each place takes a tenth of a second to let go, launches alone take turns, or none. Dropped
+groups are tried again after a while. A burst is cut off by `over`: it costs one period's allowance
+in excess at most, which the next period pays back.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ class GovernorSettings:
     """What the governor is held to.
 
     budget          share of the wall time of the worst-hit process, 0 < budget < 1
+    turns           groups that may be attached in turns
     period_ns       the least and the longest period; between them it follows from the stall
     """
 
     budget: float = 0.005
-    cyclable: bool = True
+    turns: frozenset[ProbeGroup] = frozenset(ProbeGroup)
     period_ns: tuple[int, int] = (5 * SECOND, 15 * SECOND)
     least_window_ns: int = SECOND // 10
 
@@ -180,10 +181,9 @@ class Governor:
     def _choose(self) -> tuple[Period, tuple[ProbeGroup, ...]]:
         loads = self._loads()
         every = frozenset(DROP_ORDER)
+        given_up = (frozenset(_GIVEN_UP[:n]) for n in range(len(_GIVEN_UP) + 1))
         ways = [(every, frozenset[ProbeGroup]())]
-        if self.settings.cyclable:
-            given_up = (frozenset(_GIVEN_UP[:n]) for n in range(len(_GIVEN_UP) + 1))
-            ways += [(every - dear, _LAUNCHES_FIRST) for dear in given_up]
+        ways += [(every - dear, _LAUNCHES_FIRST) for dear in given_up]
         ways += [(frozenset(DROP_ORDER[n:]), STEADY_ONLY) for n in range(len(DROP_ORDER) + 1)]
         for groups, steady in ways:
             choice = self._fit(groups, steady, loads)
@@ -204,10 +204,11 @@ class Governor:
         total = max((_sum(load, groups) for load in loads.values()), default=0.0)
         if total <= budget:
             return Period(0, least, groups, frozenset(), (), (), 1.0, total)
-        if not self.settings.cyclable or not whole:
+        if not whole:
             return None
+        whole |= frozenset(DROP_ORDER) - self.settings.turns
         steady = self._steady(groups, whole, loads, budget * _STEADY_PART)
-        in_turns = groups - steady
+        in_turns = (groups - steady) & self.settings.turns
         if not in_turns:
             return None
         stall_ns = sum(ns for place, ns in self._stalls.items() if place.group in in_turns)

@@ -20,7 +20,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import Record
 from collectors.records.basics import ProcessKey
-from collectors.records.gpu_calls import GovernorState, ProcessLabels
+from collectors.records.gpu_calls import GovernorState, ProbeGroup, ProcessLabels
 from transport.settings.config import limited
 from wire.catalogue import Catalogue
 
@@ -61,7 +61,12 @@ class ProbesSection:
 
 
 def governor_state(
-    end: PeriodEnd, following: Period, budget: float, files: int, loader: str = "libbpf"
+    end: PeriodEnd,
+    following: Period,
+    budget: float,
+    files: int,
+    loader: str = "libbpf",
+    left_out: Iterable[ProbeGroup] = (),
 ) -> GovernorState:
     worst, measured = end.worst if end.worst is not None else (None, None)
     return GovernorState(
@@ -72,7 +77,10 @@ def governor_state(
         following.duty,
         tuple(sorted(following.steady)),
         tuple(sorted(following.in_turns)),
-        dict.fromkeys(following.dropped, "dearer than the budget"),
+        {
+            **dict.fromkeys(following.dropped, "dearer than the budget"),
+            **dict.fromkeys(left_out, "more places than this kernel lets go quickly"),
+        },
         following.predicted,
         measured,
         worst,
@@ -166,13 +174,13 @@ class RunningProbes:
         self._budget = governor.budget
         self._probed: dict[ProcessKey, frozenset[int]] = {}
         with ExitStack() as undo:
-            self.programs, self.loader, cyclable = chosen
+            self.programs, self.loader, turns, few_places = chosen
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
-            self.attacher = ProbeAttacher(self.programs)
+            self.attacher = ProbeAttacher(self.programs, few_places=few_places)
             self.keeper = PeriodKeeper(
                 self.programs,
-                Governor(replace(governor, cyclable=cyclable), secrets.randbelow),
+                Governor(replace(governor, turns=turns), secrets.randbelow),
                 self.costs,
                 self.attacher.places,
                 CpuClocks(self._callers),
@@ -226,7 +234,8 @@ class RunningProbes:
         files, period = len(self.attacher.files), self.keeper.period
         for ended in (collection.ended for collection in collected):
             if ended is not None:
-                yield governor_state(ended, period, self._budget, files, self.loader)
+                left_out = self.attacher.left_out
+                yield governor_state(ended, period, self._budget, files, self.loader, left_out)
         # What had ended before the drain is counted now, to its last call.
         for process in gone:
             self.kernels.forget(process)

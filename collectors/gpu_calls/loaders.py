@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Final, NamedTuple, Protocol
 
 from collectors.boot_clock import boottime_ns
+from collectors.bpf.uprobes import UprobeWay, uprobe_way
 from collectors.interface import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from . import programs, programs_bcc
 from .probe_plan import Attachment
@@ -105,11 +106,16 @@ _MODULES: Final[dict[Loader, ModuleType]] = {Loader.LIBBPF: programs, Loader.BCC
 
 
 class Chosen(NamedTuple):
-    """Programs that load when they are needed, and whether a governor may switch their links."""
+    """Programs that load when they are needed, and how dear it is to let go of a place.
+
+    turns       groups that a governor may switch
+    few         few places are to be probed
+    """
 
     programs: LaterPrograms
     loader: Loader
-    cyclable: bool
+    turns: frozenset[ProbeGroup]
+    few: bool
 
 
 def unavailable(asked: Loader = Loader.AUTO) -> str | None:
@@ -126,7 +132,12 @@ def choose(table: ProbeTable, asked: Loader = Loader.AUTO) -> Chosen:
             load = partial(_MODULES[loader].GpuPrograms, table)
             quick = loader is Loader.LIBBPF  # BCC's compiler takes a second and 100 MiB
             now_ns = boottime_ns()
-            return Chosen(LaterPrograms(load, now_ns, tries=quick), loader, quick)
+            later = LaterPrograms(load, now_ns, tries=quick)
+            if not quick:
+                return Chosen(later, loader, frozenset(), few=False)
+            if uprobe_way() is UprobeWay.EVENTS:
+                return Chosen(later, loader, frozenset({ProbeGroup.LAUNCH}), few=True)
+            return Chosen(later, loader, frozenset(ProbeGroup), few=False)
     raise SourceUnavailable(unavailable(asked) or "expected a loader, found none")
 
 

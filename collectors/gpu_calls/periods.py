@@ -22,7 +22,7 @@ from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from .costs import CALIBRATION_FILE, CpuClocks, HitCosts, ProbeCost
 from .found_files import FileFound
 from .governor import Governor, Period, ProbeLoad
-from .probe_plan import Attachment
+from .probe_plan import Attachment, few
 from .readout import ProbeDrain
 
 _MOST_WAITING: Final = 64
@@ -265,8 +265,15 @@ class _File:
 
 
 class ProbeAttacher:
-    def __init__(self, links: Links, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._links, self._clock = links, clock
+    def __init__(
+        self,
+        links: Links,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        *,
+        few_places: bool = False,
+    ) -> None:
+        self._links, self._clock, self._few_places = links, clock, few_places
+        self._left_out: set[ProbeGroup] = set()
         self._files: dict[int, _File] = {}
         self._wanted = frozenset(ProbeGroup)
         self._refused: set[FileGroup] = set()
@@ -275,7 +282,7 @@ class ProbeAttacher:
 
     def add(self, found: FileFound) -> None:
         with self._one_at_a_time:
-            self._files[found.file] = _File(found.open_path, found.plan.attachments)
+            self._files[found.file] = _File(found.open_path, self._chosen(found))
             self._attach(found.file, self._wanted)
 
     def remove(self, file: int) -> None:
@@ -304,6 +311,22 @@ class ProbeAttacher:
             with self._one_at_a_time:
                 if file in self._files:
                     self._attach(file, wanted)
+
+    @property
+    def left_out(self) -> frozenset[ProbeGroup]:
+        """Groups that files have, and that are probed in none."""
+        with self._one_at_a_time:
+            probed = {group for file in self._files.values() for group in file.groups()}
+            return frozenset(self._left_out - probed)
+
+    def _chosen(self, found: FileFound) -> tuple[Attachment, ...]:
+        planned = found.plan.attachments
+        if not self._few_places:
+            return planned
+        taken = sum(len(one.offsets) for file in self._files.values() for one in file.attachments)
+        chosen = few(planned, taken)
+        self._left_out |= {one.group for one in planned} - {one.group for one in chosen}
+        return chosen
 
     @property
     def files(self) -> tuple[int, ...]:

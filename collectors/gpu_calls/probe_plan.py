@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
@@ -121,6 +121,32 @@ class PlanBook:
             for row in rows:
                 if any(fnmatchcase(name, wanted) for wanted in self._rows[row].usdt):
                     yield mark.offset, row, mark.semaphore_offset
+
+
+_FEW: Final = {
+    ProbeGroup.LAUNCH: 384,
+    ProbeGroup.NAME: 384,
+    ProbeGroup.COLLECTIVE: 384,
+    ProbeGroup.SYNCHRONISE: 384,
+    ProbeGroup.COPY: 256,
+}
+"""What is probed where each place takes a tenth of a second to let go, and while how many are."""
+
+
+def few(attachments: Sequence[Attachment], taken: int) -> tuple[Attachment, ...]:
+    """Leave of a file what reports are made of, beside `taken` places of others."""
+    kept: list[Attachment] = []
+    for group, room in _FEW.items():
+        own = [
+            one
+            for one in attachments
+            if one.group is group and not (one.returns and group is ProbeGroup.COPY)
+        ]
+        places = sum(len(one.offsets) for one in own)
+        if taken + places <= room:
+            kept += own
+            taken += places
+    return tuple(kept)
 
 
 def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:

@@ -19,15 +19,16 @@ import bpf
 from collectors.binaries.proc_maps import coarse, process_key
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
-from collectors.bpf.libbpf import (
-    UPROBE_MULTI,
-    BpfObject,
-    Ring,
-    UprobeLink,
-    available,
-    expect_links,
+from collectors.bpf.libbpf import BpfObject, Ring, available
+from collectors.bpf.system_calls import VMLINUX
+from collectors.bpf.uprobes import (
+    LINKS,
+    Linked,
+    UprobeWay,
+    expect_way,
+    filters_processes,
+    uprobe_way,
 )
-from collectors.bpf.system_calls import VMLINUX, kernel_version
 from collectors.interface import SourceUnavailable
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import FileGroup, MemoryState, ProbeGroup
@@ -235,8 +236,6 @@ class AttachedGroups(ABC, Generic[_Link]):
         """`_release` groups and end their links."""
 
 
-_LEAST_KERNEL: Final = (6, 6)
-_FILTERS_PROCESSES: Final = (6, 10)
 _MACHINES: Final = ("x86_64", "aarch64")
 _PROGRAMS: Final = ("gpu_launch", "gpu_entry", "gpu_count", "gpu_return")
 _SIZED: Final = (
@@ -246,32 +245,43 @@ _SIZED: Final = (
 _STACK_DEPTH: Final = 127
 _ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
 _MOST_CLOSING: Final = 32
+_GATED: Final = ProbeGroup.LAUNCH
+"""In turns by perf events, too: counting ends at once, and its places are let go after it."""
 
 ADVICE: Final = (
-    "use Linux 6.6 or later with BTF; before that, "
+    "use a kernel with BTF (CONFIG_DEBUG_INFO_BTF), Linux 5.15 or later; without it "
     'loader = "bcc" counts calls as root, and costs more'
 )
 
 
-def unavailable(release: str | None = None) -> str | None:
-    """Say in one line why these programs cannot serve on a kernel of this release, or None."""
+def unavailable() -> str | None:
+    """Say in one line why these programs cannot serve here, or None."""
     if platform.machine() not in _MACHINES:
         return f"expected x86_64 or aarch64, this is {platform.machine()}"
-    if kernel_version(release) < _LEAST_KERNEL:
-        return (
-            f"expected Linux 6.6 or later (uprobe_multi), this is {release or platform.release()}"
-        )
     if not VMLINUX.exists():
         return f"the kernel has no BTF: {VMLINUX} does not exist"
-    return available()
+    reason = available()
+    if reason is None:
+        try:
+            uprobe_way()
+        except SourceUnavailable as error:
+            return str(error)
+    return reason
 
 
-class GpuPrograms(AttachedGroups[UprobeLink]):
-    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
+class GpuPrograms(AttachedGroups[Linked]):
+    def __init__(
+        self,
+        table: ProbeTable,
+        limits: ProbeLimits | None = None,
+        only: int = 0,
+        way: UprobeWay | None = None,
+    ) -> None:
         """Load. Raises SourceUnavailable.
 
-        only    a process whose calls alone are of interest, 0: none. From Linux 6.10 others are
-                not probed at all; before, the kernel's filter passes one thread and is not used
+        only    a process whose calls alone are of interest, 0: none. Others are not probed at all
+                where the kernel's links tell processes apart
+        way     None: the kernel's own
         """
         super().__init__()
         limits = limits or ProbeLimits()
@@ -283,9 +293,11 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
         self._lost = np.zeros(len(layout.LOST), np.int64)
         self._sampled: set[int] = set()
         self._rings: list[Ring] = []
-        self._object = _load(table, limits)
-        self._pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
+        self._way = way or uprobe_way()
+        self._object = _load(table, limits, self._way)
+        self._pid = only if only and filters_processes() else 0
         self._places: dict[int, int] = {}
+        self._heat: dict[int, int] = {}
         self._mark = 0
         try:
             self._start(limits)
@@ -319,6 +331,8 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
         processes = self._readout.processes() | self._memory.processes()
         ended = {process for process in processes if not _lives(*process)}
         counted = self._readout.read()
+        if self._way is UprobeWay.EVENTS:
+            self._heat = dict(self._hits_of(counted))
         memory = self._memory.read()
         names = tuple(name_events(self._rings[0].read(), self._table))
         samples = tuple(call_samples(self._rings[1].read(), self._table))
@@ -348,7 +362,7 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
     def _attach(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:
         name = "gpu_return" if attachment.returns else _ENTRIES.get(attachment.group, "gpu_entry")
         place, begun_ns = self._place(file_group.file), boottime_ns()
-        link = UprobeLink(
+        link = LINKS[self._way](
             self._object.program_fd(name),
             path,
             attachment.offsets,
@@ -357,12 +371,15 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
             returns=attachment.returns,
             pid=self._pid,
         )
-        self._hold(file_group, link, begun_ns)
-        if attachment.returns:
+        gated = self._way is UprobeWay.EVENTS and attachment.group is _GATED
+        self._hold(file_group, link, boottime_ns() if gated else begun_ns)
+        if attachment.returns or gated:
             self._mark = self._mark % 0xFFFFFFFF + 1
             self._set_mark(file_group, self._mark)
 
     def _detach(self, groups: Collection[FileGroup]) -> None:
+        for file_group in groups:
+            self._set_mark(file_group, 0)
         if groups:  # each waits for the kernel's grace periods: together they wait once
             with ThreadPoolExecutor(min(len(groups), _MOST_CLOSING)) as pool:
                 list(pool.map(self._unlink, groups))
@@ -370,9 +387,16 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
         self._places = {file: p for file, p in self._places.items() if file in attached}
 
     def _unlink(self, file_group: FileGroup) -> None:
-        self._set_mark(file_group, 0)
         for link in reversed(self._release(file_group)):
-            link.close()
+            link.close(self._heat)
+
+    def _hits_of(self, drain: ProbeDrain) -> Iterator[tuple[int, int]]:
+        """Yield cookies of places, each with how often it was hit."""
+        index = {row.id: number for number, row in enumerate(self._table.rows)}
+        for call in drain.calls:
+            place = self._places.get(call.file)
+            if place is not None and call.call in index:
+                yield layout.cookie(call.file, place, index[call.call]), call.calls + call.nested
 
     def _set_mark(self, file_group: FileGroup, mark: int) -> None:
         """Tell programs which attaching of return probes is in force, 0: none."""
@@ -410,7 +434,7 @@ class GpuPrograms(AttachedGroups[UprobeLink]):
         return {name: n for name, n in zip(layout.LOST, grown.tolist(), strict=True) if n}
 
 
-def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
+def _load(table: ProbeTable, limits: ProbeLimits, way: UprobeWay) -> BpfObject:
     image = files(bpf).joinpath(f"objects/gpu.{platform.machine()}.bpf.o").read_bytes()
     program = BpfObject(image)
     try:
@@ -419,10 +443,10 @@ def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
             program.set_max_entries(name, getattr(limits, name) + others)
         program.set_max_entries("names", limits.names_bytes)
         program.set_max_entries("samples", limits.samples_bytes)
-        for name in _PROGRAMS:
-            program.expect_attach_type(name, UPROBE_MULTI)
+        expect_way(program, _PROGRAMS, way)
+        if way is UprobeWay.EVENTS:
+            program.set_initial(".rodata.gate", struct.pack("=I", layout.GROUPS.index(_GATED)))
         program.load()
-        expect_links(program.program_fd(_PROGRAMS[0]))
     except BaseException:
         program.close()
         raise

@@ -20,7 +20,8 @@ from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.bpf_maps import MARK_FIELDS, MarkRing, PerCpuMap
 from collectors.bpf.cgroup_names import CgroupNames, Hierarchy, hierarchy_of
-from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, UprobeLink, expect_links
+from collectors.bpf.libbpf import BpfObject
+from collectors.bpf.uprobes import LINKS, Linked, UprobeWay, expect_way, uprobe_way
 from collectors.gpu_calls.programs import unavailable
 from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
@@ -56,21 +57,21 @@ class StepProbe:
 
 
 class StepPrograms:
-    def __init__(self, unified: bool) -> None:
-        """Load. Raises SourceUnavailable."""
+    def __init__(self, unified: bool, way: UprobeWay | None = None) -> None:
+        """Load; `way` None: the kernel's own. Raises SourceUnavailable."""
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
         self._object = BpfObject(files(bpf).joinpath("objects/steps.bpf.o").read_bytes())
-        self._links: dict[int, list[UprobeLink]] = {}
+        self._links: dict[int, list[Linked]] = {}
+        way = way or uprobe_way()
+        self._link = LINKS[way]
         try:
-            for program in _PROGRAMS:
-                self._object.expect_attach_type(program, UPROBE_MULTI)
+            expect_way(self._object, _PROGRAMS, way)
             self._object.set_max_entries("step_marks", RING_BYTES)
             self._object.set_max_entries("step_threads", _MOST_THREADS)
             self._object.set_initial(".rodata.marks", struct.pack("=II", unified, 0))
             self._object.load()
-            expect_links(self._object.program_fd(_PROGRAMS[0]))
             self._ring = MarkRing(self._object.map_fd("step_marks"), RING_BYTES)
         except BaseException:
             self._object.close()
@@ -82,11 +83,11 @@ class StepPrograms:
         """Mark a function's calls in every process that maps its file. Raises SourceUnavailable."""
         place = place_of(probe)
         fd = self._object.program_fd
-        made: list[UprobeLink] = []
+        made: list[Linked] = []
         kinds = [("step_end", True), ("step_begin", False)] if probe.returns else []
         try:
             for program, returns in kinds or [("step_call", False)]:
-                link = UprobeLink(fd(program), probe.path, [place], [number], returns=returns)
+                link = self._link(fd(program), probe.path, [place], [number], returns=returns)
                 made.append(link)
         except SourceUnavailable:
             for link in made:
@@ -156,7 +157,7 @@ _Owner = tuple[int, int, int]
 
 
 class StepsSource:
-    """Needs CAP_BPF and CAP_PERFMON, or root; Linux 6.6 with BTF."""
+    """Needs CAP_BPF and CAP_PERFMON, or root; BTF."""
 
     name = "steps"
 

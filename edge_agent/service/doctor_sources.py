@@ -8,11 +8,13 @@ import os
 import platform
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from collectors.bpf.uprobes import UprobeWay, uprobe_way
 from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
 from collectors.gpu_calls.probe_table import ProbeTable
@@ -51,7 +53,7 @@ from transport.process.doctor_checks import (
     ok,
 )
 from transport.process.printable import printable
-from transport.process.privileges import CAPABILITIES
+from transport.process.privileges import CAPABILITIES, SYS_ADMIN
 from wire.catalogue import Catalogue
 from wire.task import Task
 
@@ -68,19 +70,19 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("probes", "refuses", _OTHER_KERNEL),
     ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
-    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
+    ("ebpf", "", "start the agent as root or by its systemd unit; it needs BTF or python3-bpfcc"),
     ("pressure", "", "boot with psi=1, or use a kernel with CONFIG_PSI"),
     ("rdma", "", "nothing, unless this host has RDMA ports: then load their driver"),
     ("devices", "permi", "let the agent's user open /dev/nvidia*"),
     ("devices", "", "nothing, unless this host has GPUs: then install NVIDIA's driver or amdgpu"),
     ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
-    ("probes", "uprobe_multi", PROBES_ADVICE),
+    ("probes", "attach cookies", PROBES_ADVICE),
     ("probes", "btf", PROBES_ADVICE),
     ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("probes", "table", "correct the table that sources.probes.tables names"),
     ("probes", "", "start the agent as root or by its systemd unit"),
     ("gpu_time", "", "start the agent by its systemd unit, which makes the socket's folder"),
-    ("steps", "", "start the agent as root or by its systemd unit; it needs Linux 6.6 with BTF"),
+    ("steps", "", "start the agent as root or by its systemd unit; it needs a kernel with BTF"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )
@@ -252,6 +254,13 @@ def _part(name: str, probe: Probe, tree: Tree) -> Result:
     return ok(f"{', '.join(read)} of {len({finding.subject for finding in found})}")
 
 
+_TURNS: Final = {
+    UprobeWay.MULTI: "so that probes can take turns",
+    UprobeWay.EVENTS: "so that few functions are probed, and launches alone take turns",
+}
+_CAPABILITIES: Final = {**CAPABILITIES, "CAP_SYS_ADMIN": SYS_ADMIN}
+
+
 def load_probes(loader: str = Loader.AUTO) -> str:
     """Load what counts GPU calls, let it go, and name the loader. Raises SourceUnavailable."""
     chosen = choose(ProbeTable.load(), Loader(loader))
@@ -261,27 +270,29 @@ def load_probes(loader: str = Loader.AUTO) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallProbes:
-    """What seeing GPU calls needs; tests have a root, a release and capabilities of their own.
+    """What seeing GPU calls needs; tests have a root and rights of their own.
+
     load        tries the programs and names their loader; raises SourceUnavailable
+    way         how this kernel attaches; raises SourceUnavailable
     """
 
     root: Path = Path("/")
     effective: int | None = None
     load: Callable[[], str] = load_probes
-    release: str | None = None
+    way: Callable[[], UprobeWay] = uprobe_way
 
     @check("gpu calls", "kernel")
     def _kernel(self) -> Result:
-        reason = unavailable(self.release)
+        reason = unavailable()
         if reason is not None:
-            return absent(reason, PROBES_ADVICE)
-        release = self.release or platform.release()
-        return ok(f"Linux {release}: uprobe_multi, so that probes can take turns")
+            return absent(reason, source_advice("probes", reason))
+        turns = _TURNS[self.way()]
+        return ok(f"Linux {platform.release()}: {self.way()}, {turns}")
 
     @check("gpu calls", "counting")
     def _counting(self) -> Result:
         without = "no GPU call is seen, other sources go on"
-        found = self._needs(("CAP_BPF", "CAP_PERFMON"), "calls are counted", without)
+        found = self._needs(self._capabilities(), "calls are counted", without)
         if found.verdict is not CheckVerdict.OK:
             return found
         try:  # no version of a kernel says whether the programs load
@@ -289,6 +300,12 @@ class CallProbes:
         except SourceUnavailable as error:
             line = printable(f"{error}: {without}")[:LONGEST]
             return absent(line, source_advice("probes", line))
+
+    def _capabilities(self) -> tuple[str, ...]:
+        with suppress(SourceUnavailable):  # the check above says it
+            if self.way() is UprobeWay.EVENTS:
+                return "CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN"
+        return "CAP_BPF", "CAP_PERFMON"
 
     @check("gpu calls", "containers")
     def _containers(self) -> Result:
@@ -313,7 +330,7 @@ class CallProbes:
 
     def _needs(self, names: Sequence[str], with_them: str, without: str) -> Result:
         have = effective_capabilities() if self.effective is None else self.effective
-        missing = [name for name in names if not have >> CAPABILITIES[name] & 1]
+        missing = [name for name in names if not have >> _CAPABILITIES[name] & 1]
         if not missing:
             return ok(with_them)
         lacking = " and ".join(missing)

@@ -75,6 +75,9 @@ def bind_gpus(config: AgentConfig) -> AgentConfig:
 
 def become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
+    from collectors.bpf.perf_events import begin_opener
+    from collectors.bpf.uprobes import end_needless_opener
+
     try:
         prepare_transport(config.transport.settings, Side.AGENT)
         if os.geteuid() == 0:
@@ -84,7 +87,13 @@ def become_agent(config: AgentConfig) -> None:
             config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             give(config.host.state_dir, config.host.user)
         os.umask(0o077)
-        say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
+        by_events = "CAP_PERFMON" in config.sources.capabilities
+        if by_events:
+            begin_opener()
+        dropped = drop_to(config.host.user, keep_caps=config.sources.capabilities)
+        why = end_needless_opener() if by_events and dropped.changed else ""
+        kept = f"; a child with CAP_SYS_ADMIN opens perf events, as {why}" if why else ""
+        say(f"{dropped.line}{kept}")
         keep_in(config.host.state_dir)
     except LookupError as error:
         message = f"host.user: expected a user of this machine, got {config.host.user!r}"

@@ -166,6 +166,9 @@ CAPABILITIES: Final = {
 }
 """What may be kept at all; a role that needs more runs it in a child that never sees a key."""
 
+SYS_ADMIN: Final = 21
+"""Kept by such a child alone, and by no role."""
+
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_KEEPCAPS: Final = 8
 _PR_CAPBSET_READ: Final = 23
@@ -301,15 +304,30 @@ def give_up_capabilities() -> None:
         raise PrivilegeError(f"cannot give up capabilities: {error}") from error
 
 
+def hold_only(capability: int) -> None:
+    """Stay root by number, with one of root's rights. Raises PrivilegeError."""
+    try:
+        _drop_bounds(frozenset({capability}))
+        _set_capabilities(frozenset({capability}))
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+        harden()
+    except OSError as error:
+        raise PrivilegeError(f"cannot give up capabilities: {error}") from error
+
+
+def _drop_bounds(wanted: frozenset[int]) -> None:
+    for capability in range(_LAST_CAPABILITY + 1):
+        # -1 with EINVAL is how the kernel says that it has no capability of this number.
+        there = libc().prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1
+        if there and capability not in wanted:
+            _prctl(_PR_CAPBSET_DROP, capability)
+
+
 def _become(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     try:
         _prctl(_PR_SET_KEEPCAPS, 1 if wanted else 0)
-        for capability in range(_LAST_CAPABILITY + 1):
-            # -1 with EINVAL is how the kernel says that it has no capability of this number.
-            there = libc().prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1
-            if there and capability not in wanted:
-                _prctl(_PR_CAPBSET_DROP, capability)
+        _drop_bounds(wanted)
         os.setgroups(groups)
         os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
         os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)

@@ -15,16 +15,16 @@ import pynvml
 import pytest
 
 from collectors.binaries import demangle_child, perf_ring
-from collectors.bpf import bcc, bpf_maps, libbpf, system_calls
+from collectors.bpf import bcc, bpf_maps, libbpf, perf_events, system_calls
 from collectors.bpf import bpf_maps as bpf_statistics
-from collectors.bpf import libbpf as links
+from collectors.bpf import uprobes as links
 from collectors.bpf.system_calls import PerfEventAttributes
-from collectors.devices import bandwidth, bounded
+from collectors.devices import bandwidth
 from collectors.faults import scan
 from collectors.gpu_calls import programs_bcc
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import recorded
-from transport.process import doctor_checks, foreign, privileges
+from transport.process import doctor_checks, foreign, forked, privileges
 from transport.process.foreign import Signatures
 
 ROOT = Path(__file__).parents[3]
@@ -198,6 +198,11 @@ def test_structures_of_bpf_are_the_running_kernels() -> None:
     assert layout_faults(bpf_maps.MapBatch, batch, attributes, kernel) == []
     assert layout_faults(bpf_statistics.InfoByFd, info, attributes, kernel) == []
     assert layout_faults(links.LinkCreate, link, attributes, kernel) == []
+    event = {name: link[name] for name in ("prog_fd", "target_fd", "attach_type", "flags")}
+    event["cookie"] = "link_create.perf_event.bpf_cookie"
+    assert layout_faults(links.EventLinkCreate, event, attributes, kernel) == []
+    load = {name: name for name, _ in links.ProgramLoad._fields_ if "prog_name" not in name}
+    assert layout_faults(links.ProgramLoad, load, attributes, kernel) == []
 
 
 def test_structures_of_the_system_are_those_of_its_headers() -> None:
@@ -241,10 +246,10 @@ def test_wrong_layout_is_found() -> None:
             {
                 "SYS_bpf": NUMBERS["bpf"],
                 "SYS_perf_event_open": NUMBERS["perf_event_open"],
-                "PERF_TYPE_SOFTWARE": system_calls.SOFTWARE,
+                "PERF_TYPE_SOFTWARE": perf_events.SOFTWARE,
                 "PERF_FLAG_FD_CLOEXEC": system_calls.CLOSE_ON_EXEC,
-                "PERF_COUNT_SW_DUMMY": perf_ring.DUMMY,
-                "PERF_COUNT_SW_CPU_CLOCK": system_calls.CPU_CLOCK,
+                "PERF_COUNT_SW_DUMMY": perf_events.DUMMY,
+                "PERF_COUNT_SW_CPU_CLOCK": perf_events.CPU_CLOCK,
                 "PERF_SAMPLE_TIME": perf_ring.SAMPLE_TIME,
             },
         ),
@@ -256,7 +261,7 @@ def test_wrong_layout_is_found() -> None:
                 "__builtin_offsetof(struct timex, maxerror)": doctor_checks.MAXERROR_AT,
                 "__builtin_offsetof(struct statfs, f_type)": 0,
                 "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
-                "PR_SET_PDEATHSIG": bounded.PR_SET_PDEATHSIG,
+                "PR_SET_PDEATHSIG": forked.PR_SET_PDEATHSIG,
                 "PR_SET_NO_NEW_PRIVS": demangle_child.PR_SET_NO_NEW_PRIVS,
             },
         ),
@@ -286,6 +291,9 @@ def test_numbers_of_bpf_are_the_running_kernels() -> None:
         "BPF_MAP_LOOKUP_BATCH": bpf_maps.LOOKUP_BATCH,
         "BPF_LINK_CREATE": bpf_maps.LINK_CREATE,
         "BPF_OBJ_GET_INFO_BY_FD": bpf_statistics.INFO_BY_FD,
+        "BPF_PROG_LOAD": links.PROG_LOAD,
+        "BPF_PROG_TYPE_KPROBE": links.KPROBE,
+        "BPF_PERF_EVENT": links.PERF_EVENT,
         "BPF_TRACE_UPROBE_MULTI": links.UPROBE_MULTI,
         "BPF_F_UPROBE_MULTI_RETURN": links.RETURN,
         "__builtin_offsetof(struct bpf_prog_info, run_time_ns)": bpf_statistics.RUN_TIME_AT,

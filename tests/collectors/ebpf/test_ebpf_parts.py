@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
-from collectors.bpf.system_calls import kernel_version
 from collectors.ebpf import ebpf_loaders
 from collectors.ebpf import ebpf_tables as layout
 from collectors.ebpf.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
@@ -127,15 +126,6 @@ def test_libbpf_loader_serves_the_machines_of_its_object(
     monkeypatch.setattr(ebpf_loaders, "VMLINUX", BPF)  # any path that is there
     monkeypatch.setattr(ebpf_loaders, "available", lambda: None)
     assert (ebpf_loaders.unavailable() is None) is serves
-
-
-def test_libbpf_loader_refuses_kernels_without_its_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ebpf_loaders, "VMLINUX", BPF)
-    monkeypatch.setattr(ebpf_loaders, "available", lambda: None)
-    monkeypatch.setattr("platform.release", lambda: "5.10.0-44")
-    assert "expected Linux 5.11" in (ebpf_loaders.unavailable() or "")
-    monkeypatch.setattr("platform.release", lambda: "5.15.0-1")
-    assert ebpf_loaders.unavailable() is None
 
 
 def test_cpu_clocks_are_opened_on_the_cpus_of_the_list() -> None:
@@ -337,11 +327,3 @@ def test_peer_names_are_addresses() -> None:
 def test_possible_cpus_counts_a_list_with_holes() -> None:
     assert possible_cpus("0-3,8\n") == 5
     assert possible_cpus("0\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("release", "version"),
-    [("6.18.44-fc-v595", (6, 18)), ("5.19.0", (5, 19)), ("6.1-rc2", (6, 1))],
-)
-def test_kernel_version_is_read_from_any_release(release: str, version: tuple[int, int]) -> None:
-    assert kernel_version(release) == version

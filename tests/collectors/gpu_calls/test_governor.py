@@ -143,7 +143,7 @@ def test_governor_drops_groups_in_the_stated_order_where_links_cannot_be_switche
         (place(group), ONE): 6_000.0
         for group in (ProbeGroup.LAUNCH, ProbeGroup.COPY, ProbeGroup.OTHER)
     }
-    period = settle(make(cyclable=False), rates, 3)[-1]
+    period = settle(make(turns=frozenset()), rates, 3)[-1]
     assert period.in_turns == frozenset()
     assert period.dropped == DROP_ORDER[: len(period.dropped)]
     assert ProbeGroup.OTHER in period.dropped
@@ -151,7 +151,7 @@ def test_governor_drops_groups_in_the_stated_order_where_links_cannot_be_switche
 
 
 def test_governor_tries_dropped_groups_again_when_the_calls_have_ended() -> None:
-    governor = make(cyclable=False)
+    governor = make(turns=frozenset())
     busy = settle(governor, {(place(ProbeGroup.LAUNCH), ONE): 100_000.0}, 4)
     assert ProbeGroup.LAUNCH in busy[-1].dropped
     quiet = {(place(ProbeGroup.LAUNCH), ONE): 10.0}

@@ -47,7 +47,7 @@ def test_loaders_prefer_libbpf_and_never_switch_bccs_places_in_turns() -> None:
     for asked, wanted in ((Loader.AUTO, Loader.LIBBPF), (Loader.BCC, Loader.BCC)):
         chosen = loaders.choose(table, asked)
         assert chosen.programs._programs is None
-        assert (chosen.loader, chosen.cyclable) == (wanted, wanted is Loader.LIBBPF)
+        assert (chosen.loader, bool(chosen.turns)) == (wanted, wanted is Loader.LIBBPF)
 
 
 @pytest.mark.root

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from collectors.bpf import libbpf
-from collectors.bpf.libbpf import UPROBE_MULTI, BpfObject, expect_links
+from collectors.bpf.uprobes import UprobeWay
 from collectors.ebpf.ebpf_source import EbpfSource
-from collectors.interface import SourceUnavailable
 from collectors.steps.steps_source import StepProbe, StepsSource
 from edge_agent.service.doctor_sources import (
     CallProbes,
@@ -26,7 +26,7 @@ from edge_agent.service.doctor_sources import (
 )
 from transport.process.doctor_checks import CheckVerdict, Finding, examine
 
-BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
+BPF, PERFMON, PTRACE, DAC, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 19, 1 << 2, 1 << 21
 
 
 BPF_FILES = Path(__file__).parents[3] / "bpf"
@@ -34,6 +34,7 @@ LOADERS = {
     "gpu_return": "collectors.gpu_calls.programs.files",
     "step_end": "collectors.steps.steps_source.files",
     "on_irq_exit": "collectors.ebpf.ebpf_loaders.files",
+    "on_sched_switch": "collectors.ebpf.ebpf_loaders.files",
 }
 """A program of each object, and where its loader looks for the file."""
 
@@ -41,10 +42,10 @@ READS_R7 = bytes.fromhex("bf76000000000000")
 """r6 = r7"""
 
 
-def spoil(program: str, folder: Path) -> Path:
+def spoil(program: str, folder: Path, source: Path = BPF_FILES) -> Path:
     """Copy the objects into a folder; give it. One program begins by reading what nobody wrote."""
     (folder / "objects").mkdir(exist_ok=True)
-    for path in (BPF_FILES / "objects").glob("*.bpf.o"):
+    for path in (source / "objects").glob("*.bpf.o"):
         image = bytearray(path.read_bytes())
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -86,12 +87,21 @@ def test_doctor_names_the_capability_that_is_missing() -> None:
     assert "CAP_PERFMON" not in (counting.do or "")
 
 
-def test_doctor_says_what_an_older_kernel_needs() -> None:
-    old = next(examine(CallProbes(release="6.1.0-44-amd64")))
-    assert old.verdict is CheckVerdict.ABSENT
-    assert old.found.startswith("expected Linux 6.6 or later (uprobe_multi), this is 6.1.0-44")
-    assert "6.6" in (old.do or "")
-    assert source_advice("probes", f"GPU calls: {old.found}") == old.do
+def test_doctor_says_how_an_older_kernel_attaches_and_with_which_right() -> None:
+    """By perf events: no uprobe_multi, as before Linux 6.6."""
+    older = partial(CallProbes, way=lambda: UprobeWay.EVENTS, load=lambda: "libbpf")
+    found = {one.name: one for one in examine(older(effective=BPF | PERFMON))}
+    assert found["kernel"].verdict is CheckVerdict.OK
+    assert "perf events, so that few functions are probed" in found["kernel"].found
+    assert found["counting"].found.startswith("without CAP_SYS_ADMIN: no GPU call is seen")
+    assert "allowed CAP_SYS_ADMIN" in (found["counting"].do or "")
+    found = {one.name: one for one in examine(older(effective=BPF | PERFMON | SYS_ADMIN))}
+    assert found["counting"].verdict is CheckVerdict.OK
+
+
+def test_doctor_says_what_a_kernel_without_either_way_needs() -> None:
+    reason = "expected uprobe_multi links, or attach cookies of perf events: 5.10 has neither"
+    assert "BTF" in source_advice("probes", f"GPU calls: {reason}")
 
 
 def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
@@ -139,7 +149,7 @@ def test_doctor_tries_the_programs_and_names_what_the_kernel_refuses(
 @pytest.mark.parametrize(
     ("program", "make", "goes_on"),
     [
-        ("on_irq_exit", lambda: EbpfSource("libbpf"), "the host source serves CPU"),
+        ("on_sched_switch", lambda: EbpfSource("libbpf"), "the host source serves CPU"),
         ("step_end", lambda: StepsSource([StepProbe("/no.so", "step")]), "taken from GPU calls"),
     ],
 )
@@ -166,13 +176,16 @@ def test_doctor_tries_each_source_that_loads_programs(
 
 @pytest.mark.root
 @pytest.mark.kernel
-def test_links_of_many_places_are_tried_and_not_read_from_a_version() -> None:
-    steps = BpfObject((BPF_FILES / "objects/steps.bpf.o").read_bytes())
-    try:
-        steps.expect_attach_type("step_call", UPROBE_MULTI)
-        steps.load()
-        expect_links(steps.program_fd("step_call"))
-        with pytest.raises(SourceUnavailable, match="makes no uprobe_multi link: Invalid argument"):
-            expect_links(steps.program_fd("step_end"))
-    finally:
-        steps.close()
+def test_a_program_that_the_kernel_refuses_takes_its_one_signal_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two signals of the host and the timer: what is left loads, and is told of."""
+    monkeypatch.setattr(LOADERS["on_irq_exit"], lambda _: tmp_path)
+    for program in ("on_irq_exit", "on_packet_drop", "start_ticks"):
+        spoil(program, tmp_path, BPF_FILES if program == "on_irq_exit" else tmp_path)
+    (found,) = examine(source_check("ebpf", lambda: EbpfSource("libbpf")))
+    assert found.verdict is CheckVerdict.OK
+    release = platform.release()
+    for program in ("on_irq_exit", "on_packet_drop"):
+        assert f"{program}: Linux {release} refuses {program}: R7 !read_ok" in found.found
+    assert "start_ticks" not in found.found
