@@ -102,6 +102,8 @@ int gpu_launch(struct registers *regs)
 			if (shared > launch->shared_bytes)
 				launch->shared_bytes = shared;
 		}
+		if (!launch->launches)
+			launch->caller = return_address(&hit.call);
 		ADD(launch->launches, 1);
 		ADD(launch->blocks, blocks);
 		ADD(launch->threads, blocks * extent(&hit.call, hit.row, MEANING_BLOCK, MEANING_BLOCK_X));
@@ -163,20 +165,15 @@ static __always_inline struct process owner_of(const struct hit *hit)
 	return owner;
 }
 
-/* What a name call says before it returns; without a return probe that is all. */
+/* A name is read when the call returns: who looked it up has read it then, and the page is there. */
 static __always_inline void note_name(const struct hit *hit, struct frame *frame)
 {
-	u64 text = argument(&hit->call, hit->row, has(hit->row, MEANING_MODULE) ? MEANING_MODULE : MEANING_NAME);
-	u64 host = argument(&hit->call, hit->row, MEANING_HOST);
+	bool told = has(hit->row, MEANING_NAME_OUT);
 
-	if (!has(hit->row, MEANING_OUT)) {
-		emit_name(&hit->process, hit->row_index, hit->row,
-			  argument(&hit->call, hit->row, MEANING_OBJECT), host, text);
-	} else if (frame) {
-		frame->out = argument(&hit->call, hit->row, MEANING_OUT);
-		frame->text = text;
-		frame->host = host;
-	}
+	frame->object = argument(&hit->call, hit->row, MEANING_OBJECT);
+	frame->out = argument(&hit->call, hit->row, told ? MEANING_NAME_OUT : MEANING_OUT);
+	frame->text = argument(&hit->call, hit->row, MEANING_NAME);
+	frame->host = argument(&hit->call, hit->row, MEANING_HOST);
 }
 
 static __always_inline void note_allocation(const struct hit *hit, struct frame *frame)
@@ -199,7 +196,7 @@ int gpu_entry(struct registers *regs)
 		return 0;
 	kind = hit.row->kind;
 	frame = enter(&hit, &nested);
-	if (kind == KIND_NAME)
+	if (kind == KIND_NAME && frame)
 		note_name(&hit, frame);
 	if (nested) {
 		count_nested(&hit);
@@ -258,6 +255,16 @@ static __always_inline void end_allocation(const struct hit *hit, struct call_ro
 		allocated(&owner, hit->task->self_exec_id, pointer_at(frame->out), frame->size);
 }
 
+static __always_inline void end_name(const struct hit *hit, const struct frame *frame)
+{
+	u64 written = pointer_at(frame->out);
+
+	if (has(hit->row, MEANING_NAME_OUT))
+		emit_name(&hit->process, hit->row_index, frame->object, 0, written);
+	else
+		emit_name(&hit->process, hit->row_index, written, frame->host, frame->text);
+}
+
 static __always_inline void count_failure(const struct hit *hit, s32 code)
 {
 	struct error_key key = {.process = hit->process, .row = hit->row_index, .code = code};
@@ -290,9 +297,8 @@ int gpu_return(struct registers *regs)
 		return 0;
 	code = hit.call.result;
 	failed = hit.row->flags & ROW_STATUS && code;
-	if (frame && hit.row->kind == KIND_NAME && !failed && has(hit.row, MEANING_OUT))
-		emit_name(&hit.process, hit.row_index, hit.row, pointer_at(frame->out), frame->host,
-			  frame->text);
+	if (frame && hit.row->kind == KIND_NAME && !failed)
+		end_name(&hit, frame);
 	/* Begun before the probe was attached, or part of a call that counts itself. */
 	if (!frame || frame->nested) {
 		ADD(call->hits, 1);

@@ -18,8 +18,8 @@ static __always_inline struct room *take_room(void)
 	return 0;
 }
 
-static __always_inline void emit_name(const struct process *process, u32 index,
-				      const struct row_spec *row, u64 handle, u64 host, u64 text)
+static __always_inline void emit_name(const struct process *process, u32 index, u64 handle,
+				      u64 host, u64 text)
 {
 	struct room *room = take_room();
 	struct name_event *event;
@@ -34,7 +34,6 @@ static __always_inline void emit_name(const struct process *process, u32 index,
 	event->handle = handle;
 	event->host = host;
 	event->row = index;
-	event->is_module = has(row, MEANING_MODULE);
 	if (text) {
 		length = bpf_probe_read_user_str(event->text, TEXT_BYTES, (const void *)text);
 		if (length < 0)

@@ -39,7 +39,7 @@ MAP(losses, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct losses);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 << 20);
+	__uint(max_entries, 512 << 10);
 } names SEC(".maps");
 
 struct {

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,12 +135,14 @@ def probing(
 
 
 @contextmanager
-def waiting(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
+def waiting(
+    program: Path, *words: object, more: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Run a caller that waits for a line before its calls, and for another at its end."""
     child = subprocess.Popen(
         [str(program), *map(str, words)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "STAY": "1", "WAIT": "1"},
+        env={**os.environ, "STAY": "1", "WAIT": "1", **(more or {})},
     )  # fmt: skip
     try:
         yield child

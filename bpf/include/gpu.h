@@ -45,7 +45,7 @@ enum meaning {
 	MEANING_DIRECTION,
 	MEANING_NAME,
 	MEANING_HOST,
-	MEANING_MODULE,
+	MEANING_NAME_OUT,
 	MEANINGS,
 };
 
@@ -96,6 +96,7 @@ struct launch_row {
 	__u64 blocks;
 	__u64 threads;
 	__u64 shared_bytes; /* the largest seen: take the largest of all CPUs */
+	__u64 caller;       /* where the call returns to, as each CPU's first launch had it */
 };
 
 struct call_key {
@@ -211,8 +212,7 @@ struct name_event {
 	__u64 handle;
 	__u64 host;
 	__u32 row;
-	__u16 is_module;
-	__u16 length;
+	__u32 length;
 	char text[TEXT_BYTES];
 };
 

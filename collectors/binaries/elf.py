@@ -87,6 +87,7 @@ class Segment:
 class ElfSection:
     name: str
     kind: int
+    flags: int
     address: int
     offset: int
     size: int
@@ -162,7 +163,7 @@ def _sections(
     rows = list(_SECTION.iter_unpack(raw))
     texts = content.read_up_to(rows[names][4], min(rows[names][5], 16 << 20))
     return tuple(
-        ElfSection(_text(texts, row[0]), row[1], row[3], row[4], row[5], row[6], row[9])
+        ElfSection(_text(texts, row[0]), row[1], row[2], row[3], row[4], row[5], row[6], row[9])
         for row in rows
     )
 

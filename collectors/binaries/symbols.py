@@ -32,7 +32,13 @@ CREATE TABLE IF NOT EXISTS symbols (
     name TEXT NOT NULL,
     UNIQUE (build_id, offset)
 );
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    state TEXT NOT NULL UNIQUE,
+    content BLOB NOT NULL
+);
 """
+_MOST_FILES: Final = 128
 _MOST_NAME: Final = 4096
 _FAILURES: Final = (sqlite3.Error, OverflowError)
 _FILE: Final = SqliteFile(
@@ -41,7 +47,10 @@ _FILE: Final = SqliteFile(
 
 
 class SymbolCache:
-    """Names by (build id, offset): the oldest make room; an unusable file is made anew."""
+    """Names by (build id, offset), and what files register: the oldest make room.
+
+    An unusable file is made anew.
+    """
 
     def __init__(self, path: Path, most_names: int = 100_000, most_bytes: int = 64 << 20) -> None:
         self._most = most_names
@@ -82,10 +91,38 @@ class SymbolCache:
                 (self._most,),
             )
 
+    def find_file(self, state: str) -> bytes | None:
+        """Give what was kept of a file in this state (`file_state`)."""
+        if self._db is not None and state:
+            with suppress(*_FAILURES):
+                row = self._db.execute(
+                    "SELECT content FROM files WHERE state = ?", (state,)
+                ).fetchone()
+                return bytes(row[0]) if row is not None else None
+        return None
+
+    def keep_file(self, state: str, content: bytes) -> None:
+        if self._db is None or not state:
+            return
+        with suppress(*_FAILURES), transaction(self._db):
+            self._db.execute(
+                "INSERT OR REPLACE INTO files (state, content) VALUES (?, ?)", (state, content)
+            )
+            self._db.execute(
+                "DELETE FROM files WHERE number <= (SELECT max(number) FROM files) - ?",
+                (_MOST_FILES,),
+            )
+
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
+
+
+def file_state(build_id: str, fd: int) -> str:
+    """Name an open file as it is now: any can have another's build id, no other is that file."""
+    found = os.fstat(fd)
+    return f"{build_id}.{found.st_dev:x}.{found.st_ino:x}.{found.st_ctime_ns:x}"
 
 
 def _open(path: Path, most_bytes: int) -> sqlite3.Connection:
@@ -109,14 +146,10 @@ class SymbolIndex:
         self._files = [file]
         elf = _elf(file)
         self.build_id = elf.build_id
-        state = os.fstat(file.fd)
-        self.cache_key = (
-            f"{elf.build_id}.{state.st_dev:x}.{state.st_ino:x}.{state.st_ctime_ns:x}"
-            if elf.build_id
-            else ""
-        )
-        """Names are kept under it: any file can have another's build id, no other is that file."""
-        self._owners = {0, state.st_uid}
+        self.state = file_state(elf.build_id, file.fd)
+        self.cache_key = self.state if elf.build_id else ""
+        """Names are kept under it."""
+        self._owners = {0, os.fstat(file.fd).st_uid}
         self._layout = elf.layout
         self._tables = _tables(file, elf)
         if not elf.has_symbol_table and elf.build_id:
@@ -126,6 +159,10 @@ class SymbolIndex:
     @property
     def functions(self) -> int:
         return sum(table.functions for table in self._tables)
+
+    @property
+    def fd(self) -> int:
+        return self._files[0].fd
 
     def name(self, offset: int) -> str | None:
         address = self._layout.address(offset)

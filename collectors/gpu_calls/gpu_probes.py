@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from collectors.binaries.elf import ElfError
+from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import Modules
 from collectors.binaries.symbols import SymbolCache
 from collectors.boot_clock import boottime_ns
@@ -33,7 +35,7 @@ from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
 from .kernel_names import KernelIdentity, KernelNamer
 from .periods import PeriodEnd, PeriodKeeper, ProbeAttacher, SwitchingThread
-from .probe_plan import PlanBook
+from .probe_plan import FilePlan, PlanBook
 from .probe_table import ProbeTable, ProbeTableError, shipped_tables
 from .process_identity import ProcessTable
 
@@ -173,6 +175,7 @@ class RunningProbes:
         """Start, or leave nothing behind. Raises SourceUnavailable."""
         self._budget = governor.budget
         self._probed: dict[ProcessKey, frozenset[int]] = {}
+        self._stripped: dict[int, FileFound] = {}
         with ExitStack() as undo:
             self.programs, self.loader, turns, few_places = chosen
             undo.callback(self.programs.close)
@@ -186,7 +189,8 @@ class RunningProbes:
                 CpuClocks(self._callers),
             )
             self.keeper.start(boottime_ns())
-            discovery = Discovery(PlanBook(table))
+            self._book = PlanBook(table)
+            discovery = Discovery(self._book)
             self.discovery = DiscoveryThread(discovery, self._on_file)
             undo.callback(self.discovery.stop)
             cache = SymbolCache(symbols) if symbols is not None else None
@@ -224,6 +228,7 @@ class RunningProbes:
             elif isinstance(event, ProcessGone):
                 self._probed.pop(event.process, None)
                 self._gone.append(event.process)
+        self._attach_stripped()
         collected, turned = self.keeper.take(now_ns)
         if turned:
             self.switching.wake()
@@ -235,7 +240,9 @@ class RunningProbes:
         for ended in (collection.ended for collection in collected):
             if ended is not None:
                 left_out = self.attacher.left_out
-                yield governor_state(ended, period, self._budget, files, self.loader, left_out)
+                state = governor_state(ended, period, self._budget, files, self.loader, left_out)
+                launches, unnamed = self.kernels.take_unnamed()
+                yield replace(state, launches=launches, unnamed=unnamed)
         # What had ended before the drain is counted now, to its last call.
         for process in gone:
             self.kernels.forget(process)
@@ -249,13 +256,26 @@ class RunningProbes:
     def _on_file(self, event: FileFound | FileGone) -> None:
         match event:
             case FileGone():
+                self._stripped.pop(event.file, None)
                 self.attacher.remove(event.file)
                 self.costs.forget(event.file)
             case FileFound() if event.plan:
                 self.costs.learn(event.file, event.plan)
                 self.attacher.add(event)
             case FileFound():
-                pass
+                self._stripped[event.file] = event
+
+    def _attach_stripped(self) -> None:
+        """Attach to where files with a stripped runtime of their own launch, when that is known."""
+        for found in list(self._stripped.values()):
+            launches = self.kernels.namer.launches(found.open_path)
+            if launches is None:
+                continue  # it is being read
+            plan = FilePlan(())
+            with suppress(OSError, ElfError), Path(found.open_path).open("rb") as file:
+                plan = self._book.plan_launches(ElfFile.read(file), launches)
+            if self._stripped.pop(found.file, None) is not None and plan:
+                self._on_file(replace(found, plan=plan))
 
     def _modules(self, process: ProcessKey) -> Modules | None:
         with self.discovery.lock:

@@ -1,21 +1,24 @@
 """Names of kernels from what a launch call was given, their families and application classes.
 
-In order: the name registered or looked up by the process; the host function behind a handle of
-CUDA 13; the function at the address; its module and place. Names are raw: they stay on this host.
+In order: the name by which the process looked a handle up; what the file registers for the host
+stub, which a handle, the address itself or the place that launched lead to; the function at the
+address; its module and place. Names are raw: they stay on this host.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from collectors.binaries.elf import ElfError
-from collectors.binaries.proc_maps import FileKey, Module, Modules, open_mapped
-from collectors.binaries.symbols import Demangler, SymbolCache, SymbolIndex
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.proc_maps import FileKey, Module, Modules, open_mapped, open_regular
+from collectors.binaries.symbols import Demangler, SymbolCache, SymbolIndex, file_state
 from collectors.records.basics import ProcessKey
-from collectors.records.gpu_calls import ProbeGroup
+from collectors.records.gpu_calls import ProbeGroup, Unnamed
+from collectors.stubs.stub_files import READING, StubFiles
 from kernels.families import FamilyRules
 from kernels.signatures import ApplicationClassifier, Signatures
 
@@ -36,12 +39,23 @@ GRAPH: Final = Named("(graph)", "other")
 _NO_ROOM: Final = Named(OTHER, "other")
 
 
+class Found(NamedTuple):
+    """What a kernel is called, and why it has no name; that may change unless it `lasts`."""
+
+    name: str
+    unnamed: Unnamed | None = None
+    lasts: bool = True
+
+
+_READING: Final = Found(UNKNOWN, Unnamed.READING, lasts=False)
+
+
 @dataclass(slots=True)
 class _Process:
     """What a process said of its handles, names already given, and files it did not lead to."""
 
     handles: dict[int, NameEvent] = field(default_factory=dict)
-    given: dict[int, str] = field(default_factory=dict)
+    given: dict[int, Found] = field(default_factory=dict)
     hidden: set[FileKey] = field(default_factory=set)
 
 
@@ -53,8 +67,12 @@ class KernelNamer:
     cache: SymbolCache | None = None
     proc: str = "/proc"
     demangler: Demangler = field(default_factory=Demangler)
+    stubs: StubFiles = field(init=False)
     _processes: OrderedDict[ProcessKey, _Process] = field(default_factory=OrderedDict)
     _indices: OrderedDict[FileKey, SymbolIndex | None] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.stubs = StubFiles(self.cache)
 
     def learn(self, events: Iterable[NameEvent]) -> None:
         for event in events:
@@ -65,27 +83,48 @@ class KernelNamer:
                 handles[event.handle] = event
                 self._process(event.process).given.pop(event.handle, None)
 
-    def names(self, kernels: Sequence[tuple[ProcessKey, int]]) -> dict[tuple[ProcessKey, int], str]:
-        answers: dict[tuple[ProcessKey, int], str] = {}
-        raw: dict[tuple[ProcessKey, int], str] = {}
-        for process, kernel in dict.fromkeys(kernels):
-            known = self._process(process).given.get(kernel) if kernel else OTHER
+    def names(
+        self, kernels: Mapping[tuple[ProcessKey, int], int]
+    ) -> dict[tuple[ProcessKey, int], Found]:
+        """Name kernels; with each, where its launch returned to, 0: not known."""
+        answers: dict[tuple[ProcessKey, int], Found] = {}
+        raw: dict[tuple[ProcessKey, int], Found] = {}
+        for (process, kernel), caller in kernels.items():
+            known = self._process(process).given.get(kernel)
             if known is None:
-                raw[process, kernel] = self._raw(process, kernel)
+                raw[process, kernel] = self._raw(process, kernel, caller)
             else:
                 answers[process, kernel] = known
-        texts = self.demangler.demangle(list(raw.values()))
-        for (process, kernel), text in zip(raw, texts, strict=True):
-            answers[process, kernel] = text
+        texts = self.demangler.demangle([found.name for found in raw.values()])
+        for ((process, kernel), found), text in zip(raw.items(), texts, strict=True):
+            answers[process, kernel] = found._replace(name=text)
             given = self._process(process).given
-            if text != UNKNOWN and len(given) < _MOST_HANDLES:
-                given[kernel] = text
+            if found.lasts and len(given) < _MOST_HANDLES:
+                given[kernel] = answers[process, kernel]
         return answers
+
+    def launches(self, path: str) -> list[int] | None:
+        """Give where the stubs of a file launch; None while it is being read."""
+        file = open_regular(path)
+        if file is None:
+            return []
+        try:
+            with open(file.fd, "rb", buffering=0, closefd=False) as raw:
+                state = file_state(ElfFile.read(raw).build_id, file.fd)
+            table = self.stubs.table(state, file.fd)
+        except ElfError:
+            return []
+        finally:
+            file.close()
+        if isinstance(table, str):
+            return None if table == READING else []
+        return table.launches
 
     def forget(self, process: ProcessKey) -> None:
         self._processes.pop(process, None)
 
     def close(self) -> None:
+        self.stubs.close()
         while self._indices:
             index = self._indices.popitem()[1]
             if index is not None:
@@ -96,25 +135,47 @@ class KernelNamer:
             self._processes.popitem(last=False)
         return self._processes.setdefault(key, _Process())
 
-    def _raw(self, process: ProcessKey, kernel: int) -> str:
+    def _raw(self, process: ProcessKey, kernel: int, caller: int) -> Found:
         handles = self._process(process).handles
         event = handles.get(kernel)
         address = kernel
         if event is not None and not event.name:
             address = event.host_function
-            event = handles.get(address)  # what was registered for the host function
+            event = handles.get(address)  # what was looked up for it
         if event is not None and event.name:
-            return event.name
+            return Found(event.name)
         modules = self.modules(process)
-        module = modules.find(address) if modules is not None else None
-        if module is None:
-            return UNKNOWN
-        offset = module.file_offset(address)
-        symbol = self._symbol(process, module, offset)
-        if symbol is not None:
-            return symbol
-        base = module.path.removesuffix(" (deleted)").rpartition("/")[2]
-        return f"{base}+{offset:#x}"
+        if modules is None:
+            return Found(UNKNOWN, Unnamed.PROCESS, lasts=False)
+        own, calling = modules.find(address), modules.find(caller)
+        registered = self._registered(process, own or calling, address, caller)
+        if registered is not None and registered.unnamed is None:
+            return registered
+        if own is None:
+            return registered or Found(UNKNOWN, Unnamed.HANDLE, lasts=False)
+        offset = own.file_offset(address)
+        # A symbol is spelt as the host's compiler spells it.
+        symbol = self._symbol(process, own, offset)
+        if symbol is None and registered is None:
+            base = own.path.removesuffix(" (deleted)").rpartition("/")[2]
+            return Found(f"{base}+{offset:#x}", Unnamed.FILE)
+        return Found(symbol, lasts=registered is None) if symbol is not None else _READING
+
+    def _registered(
+        self, process: ProcessKey, module: Module | None, address: int, caller: int
+    ) -> Found | None:
+        """Give the name that a file registers; None where it registers none for this kernel."""
+        index = self._index(process, module) if module is not None else None
+        if module is None or index is None:
+            return None
+        table = self.stubs.table(index.state, index.fd)
+        if isinstance(table, str):
+            return _READING if table == READING else None
+        bias = table.bias(module)
+        if bias is None:
+            return None
+        name = table.name(address - bias) or table.launched(caller - bias)
+        return Found(name) if name is not None else None
 
     def _symbol(self, process: ProcessKey, module: Module, offset: int) -> str | None:
         index = self._index(process, module)
@@ -168,6 +229,8 @@ class KernelIdentity:
     rules: FamilyRules
     classifier: ApplicationClassifier
     graphs: frozenset[str]
+    launches: int = 0
+    unnamed: Counter[Unnamed] = field(default_factory=Counter)
 
     @classmethod
     def load(cls, namer: KernelNamer, table: ProbeTable) -> KernelIdentity:
@@ -177,19 +240,25 @@ class KernelIdentity:
 
     def name(self, collected: Sequence[Collected]) -> dict[tuple[ProcessKey, int], Named]:
         named: dict[tuple[ProcessKey, int], Named] = {}
-        wanted: dict[tuple[ProcessKey, int], None] = {}
+        wanted: dict[tuple[ProcessKey, int], int] = {}
+        counts: Counter[tuple[ProcessKey, int]] = Counter()
         for collection in collected:
             self.namer.learn(collection.drain.names)
             for row in collection.drain.launches:
                 key = row.process, row.kernel
+                self.launches += row.launches
                 if not row.kernel:
                     named[key] = _NO_ROOM
+                    self.unnamed[Unnamed.ROOM] += row.launches
                 elif row.call in self.graphs:
                     named[key] = GRAPH
                 else:
-                    wanted[key] = None
-        for key, name in self.namer.names(list(wanted)).items():
-            named[key] = Named(name, self.rules.classify(name)[0])
+                    wanted[key] = max(row.caller, wanted.get(key, 0))
+                    counts[key] += row.launches
+        for key, found in self.namer.names(wanted).items():
+            named[key] = Named(found.name, self.rules.classify(found.name)[0])
+            if found.unnamed is not None:
+                self.unnamed[found.unnamed] += counts[key]
         launches: defaultdict[tuple[ProcessKey, Named], float] = defaultdict(float)
         for collection in collected:
             share = collection.shares[ProbeGroup.LAUNCH]
@@ -201,6 +270,12 @@ class KernelIdentity:
             self.classifier.observe(process, known.kernel, known.family, round(count))
         self.classifier.end_round()
         return named
+
+    def take_unnamed(self) -> tuple[int, dict[Unnamed, int]]:
+        """Give launches since the last call, and how many of them had no name, by why."""
+        taken = self.launches, dict(self.unnamed)
+        self.launches, self.unnamed = 0, Counter()
+        return taken
 
     def forget(self, process: ProcessKey) -> None:
         """Forget a process that ended or runs another program."""

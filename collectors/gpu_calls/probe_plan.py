@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ MOST_PLACES: Final = 4096
 """Of one link; the kernel takes more, no library has a hundredth of it."""
 _MOST_NAMES: Final = 65_536
 """That begin as a row's; the CUDA runtime has 1,000. Each is held against every row."""
+_LAUNCH: Final = "cudaLaunchKernel"
 _LETTERS: Final = re.compile(r"[A-Za-z0-9_]+")
 _GROUPED: Final = re.compile(r"\([^()]*\)")
 
@@ -90,17 +91,29 @@ class PlanBook:
         for function, row in wanted:
             if (elf.forward(function.offset), row) in known:
                 continue  # it only jumps to another function of its row
-            at = function.offset + (_probe_offset(elf, function) if moved else 0)
-            _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
-            if self._rows[row].returns:
-                _choose(chosen, _Link(self._rows[row].return_group, True), at, _Place(row, 0))
+            self._choose(
+                chosen, function.offset + (_probe_offset(elf, function) if moved else 0), row
+            )
         for offset, row, semaphore in self._marks(elf, rows):
             link = _Link(self._rows[row].group, False)
             _choose(chosen, link, offset, _Place(row, semaphore))
-        groups = list(ProbeGroup)
-        links = sorted(chosen, key=lambda link: (groups.index(link.group), link.returns))
-        parts = tuple(_attachment(elf, link, chosen[link]) for link in links)
-        return FilePlan(parts, _remark(elf) if rows and not chosen else "")
+        return FilePlan(_attachments(elf, chosen), _remark(elf) if rows and not chosen else "")
+
+    def plan_launches(self, elf: ElfFile, addresses: Iterable[int]) -> FilePlan:
+        """Plan functions of a file that launch kernels as `cudaLaunchKernel` does."""
+        chosen: _Chosen = {}
+        rows = [place for place, row in enumerate(self._rows) if row.has_symbol(_LAUNCH)]
+        for address in addresses:
+            offset = elf.layout.file_offset(address)
+            if offset is not None and rows:
+                function = Function(_LAUNCH, offset, address, 0)
+                self._choose(chosen, offset + _probe_offset(elf, function), rows[0])
+        return FilePlan(_attachments(elf, chosen))
+
+    def _choose(self, chosen: _Chosen, at: int, row: int) -> None:
+        _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
+        if self._rows[row].returns:
+            _choose(chosen, _Link(self._rows[row].return_group, True), at, _Place(row, 0))
 
     def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[Function, int]]:
         beginnings = {text for row in rows for text in self._beginnings[row]}
@@ -154,6 +167,12 @@ def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
     places[offset] = min(place, places.get(offset, place))
     if len(places) > MOST_PLACES:
         raise ElfError(f"expected at most {MOST_PLACES} places of one group")
+
+
+def _attachments(elf: ElfFile, chosen: _Chosen) -> tuple[Attachment, ...]:
+    groups = list(ProbeGroup)
+    links = sorted(chosen, key=lambda link: (groups.index(link.group), link.returns))
+    return tuple(_attachment(elf, link, chosen[link]) for link in links)
 
 
 def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachment:

@@ -50,7 +50,7 @@ class Meaning(StrEnum):
     pitch_out   address to which the call writes the bytes of a line: times size
     datatype    index into the row's element_sizes
     name        address of the kernel's name; host the address of its host stub
-    module      address of the name of the module's or library's file
+    name_out    address to which the call writes the address of the object's name
     """
 
     OBJECT = "object"
@@ -70,7 +70,7 @@ class Meaning(StrEnum):
     DIRECTION = "direction"
     NAME = "name"
     HOST = "host"
-    MODULE = "module"
+    NAME_OUT = "name_out"
 
 
 class ArgumentPlace(NamedTuple):
@@ -99,7 +99,7 @@ _NEEDS: Final[Mapping[CallKind, tuple[frozenset[Meaning], ...]]] = {
     CallKind.GRAPH_LAUNCH: (frozenset({Meaning.OBJECT}),),
     CallKind.ALLOCATE: (frozenset({Meaning.OUT}),),
     CallKind.FREE: (frozenset({Meaning.OBJECT}),),
-    CallKind.NAME: (frozenset({Meaning.OUT, Meaning.OBJECT}),),
+    CallKind.NAME: (frozenset({Meaning.OUT, Meaning.NAME_OUT}),),
     CallKind.COLLECTIVE: (frozenset({Meaning.OBJECT}),),
 }
 
@@ -243,7 +243,7 @@ def _problem(row: ProbeRow) -> str:
     for choices in _NEEDS.get(row.kind, ()):
         if not choices & row.arguments.keys():
             return f"arguments: a row of kind {row.kind} needs {' or '.join(sorted(choices))}"
-    if Meaning.OUT in row.arguments and not row.returns:
+    if {Meaning.OUT, Meaning.NAME_OUT} & row.arguments.keys() and not row.returns:
         return "arguments: out is read at the return, and returns is false"
     if Meaning.DATATYPE in row.arguments and not row.element_sizes:
         return "arguments: datatype needs element_sizes"

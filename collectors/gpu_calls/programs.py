@@ -132,16 +132,15 @@ def name_events(records: Iterable[bytes], table: ProbeTable) -> Iterator[NameEve
     head = layout.NAME_EVENT.itemsize
     for record in records:
         fields = np.frombuffer(record, layout.NAME_EVENT, 1)[0].tolist()
-        start_ns, tgid, file, handle, host, row, is_module, length = fields
+        start_ns, tgid, file, handle, host, row, length = fields
         text = record[head : head + length].decode("utf-8", errors="replace")
         yield NameEvent(
             coarse(ProcessKey(tgid, start_ns)),
             file,
             table.rows[row].id,
             handle,
-            "" if is_module else text,
+            text,
             host,
-            text if is_module else "",
         )
 
 

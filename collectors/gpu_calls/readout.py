@@ -29,6 +29,7 @@ class LaunchRow:
 
     kernel         the handle or address that the launch call was given; 0 is OTHER: no room
     shared_bytes   largest dynamic shared memory, of the first launch on each CPU and of one in 64
+    caller         where a launch returned to, 0: not read
     """
 
     process: ProcessKey
@@ -39,6 +40,7 @@ class LaunchRow:
     blocks: int
     threads: int
     shared_bytes: int
+    caller: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,6 @@ class NameEvent(NamedTuple):
     handle          what later comes as `LaunchRow.kernel`
     name            the kernel's name, or empty where only `host_function` is known
     host_function   address of the host stub, 0: unknown
-    module          name or path of a loaded module or library, for such calls only
     """
 
     process: ProcessKey
@@ -110,7 +111,6 @@ class NameEvent(NamedTuple):
     handle: int
     name: str
     host_function: int
-    module: str
 
 
 class CallSample(NamedTuple):
@@ -163,16 +163,17 @@ class ProbeDrain:
     hits: Mapping[tuple[FileGroup, ProcessKey], int] = field(default_factory=dict)
 
 
+_LARGEST: Final = frozenset({"shared_bytes", "caller"})
 _CROWDED: Final = 0.9
 _IDLE_DRAINS: Final = 10
 
 
 class GrowingMap:
-    """One bounded map, summed over CPUs; of `shared_bytes` the largest counts."""
+    """One bounded map, summed over CPUs; of some columns the largest counts."""
 
     def __init__(self, source: PerCpuMap, key: np.dtype[np.void], columns: Sequence[str]) -> None:
         self._source, self._key, self._width = source, key, len(columns)
-        self._largest = [place for place, name in enumerate(columns) if name == "shared_bytes"]
+        self._largest = [place for place, name in enumerate(columns) if name in _LARGEST]
         self._keys = np.empty((0, source.key_bytes), np.uint8)
         self._totals = np.empty((0, self._width), np.int64)
         self._idle = np.empty(0, np.int64)
@@ -263,7 +264,7 @@ COPY_KEY: Final = np.dtype([*_PROCESS, ("direction", "<u4"), ("bin", "<u4")])
 COLLECTIVE_KEY: Final = np.dtype([*_PROCESS, ("communicator", "<u8"), ("row", "<u8")])
 ALLOCATION_KEY: Final = np.dtype([*_PROCESS, ("address", "<u8")])
 
-LAUNCH_ROW: Final = ("launches", "blocks", "threads", "shared_bytes")
+LAUNCH_ROW: Final = ("launches", "blocks", "threads", "shared_bytes", "caller")
 CALL_ROW: Final = ("calls", "nested", "returned", "failures", "wait_ns", "bytes", "hits")
 ERROR_ROW: Final = ("failures",)
 COPY_ROW: Final = ("copies", "bytes")
@@ -275,8 +276,7 @@ FRAME_BYTES: Final = 128
 THREAD_FIELDS: Final = (16 + FRAMES * FRAME_BYTES) // 8
 
 NAME_EVENT: Final = np.dtype(
-    [*_PROCESS, ("handle", "<u8"), ("host", "<u8"), ("row", "<u4"), ("is_module", "<u2"),
-     ("length", "<u2")]
+    [*_PROCESS, ("handle", "<u8"), ("host", "<u8"), ("row", "<u4"), ("length", "<u4")]
 )  # fmt: skip
 SAMPLE_EVENT: Final = np.dtype(
     [*_PROCESS, ("kernel", "<u8"), ("stream", "<u8"), ("graph", "<u8"), ("event", "<u8"),
@@ -310,7 +310,7 @@ _NOBODY: Final = (0, 0, 0)
 class ProbeLimits:
     """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
 
-    A row of the first five is there once per CPU: 32, 56, 8, 16 and 24 bytes of it.
+    A row of the first five is there once per CPU: 40, 56, 8, 16 and 24 bytes of it.
     stacks                          user stacks of sampled calls, 1 KiB each
     names_bytes, samples_bytes      rings; powers of two, whole pages
     """
@@ -325,7 +325,7 @@ class ProbeLimits:
     threads: int = 8192
     sampled: int = 256
     stacks: int = 2048
-    names_bytes: int = 2 << 20
+    names_bytes: int = 512 << 10
     samples_bytes: int = 2 << 20
 
 

@@ -22,7 +22,7 @@ from collectors.binaries.proc_maps import (
 )
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
-from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
+from collectors.gpu_calls.kernel_names import UNKNOWN, Found, KernelNamer
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
@@ -316,16 +316,16 @@ class ProfileSession:
         self._namer.learn(drain.names)
         samples = [sample for sample in drain.samples if sample.process.pid == self.target.pid]
         self.calls += len(samples)
-        names = self._namer.names(
-            [(sample.process, sample.kernel) for sample in samples if sample.kernel]
-        )
+        callers = {(row.process, row.kernel): row.caller for row in drain.launches}
+        launched = {(sample.process, sample.kernel) for sample in samples if sample.kernel}
+        names = self._namer.names({kernel: callers.get(kernel, 0) for kernel in launched})
         return [self._call(sample, names) for sample in samples]
 
-    def _call(self, sample: CallSample, names: dict[tuple[ProcessKey, int], str]) -> NamedCall:
+    def _call(self, sample: CallSample, names: dict[tuple[ProcessKey, int], Found]) -> NamedCall:
         row = self._rows[sample.call]
         kernel = ""
         if row.kind is CallKind.LAUNCH:
-            kernel = names.get((sample.process, sample.kernel), UNKNOWN)
+            kernel = names.get((sample.process, sample.kernel), Found(UNKNOWN)).name
             if kernel == UNKNOWN:  # two of them are not one kernel
                 kernel = f"{UNKNOWN} {sample.kernel:#x}"
         elif row.kind is CallKind.GRAPH_LAUNCH:

@@ -37,6 +37,16 @@ class Direction(StrEnum):
     DEFAULT = "default"
 
 
+class Unnamed(StrEnum):
+    """Why a launch has no name."""
+
+    READING = "reading"
+    HANDLE = "handle"
+    FILE = "file"
+    PROCESS = "process"
+    ROOM = "room"
+
+
 class FileGroup(NamedTuple):
     file: int
     group: ProbeGroup
@@ -191,6 +201,7 @@ class GovernorState:
     budget      share of the wall time of the worst-hit process that probes may take
     duty        share of the period in which the groups in turns are attached
     predicted   share of the worst-hit process that the period will cost, stalls included
+    launches    since the state before; `unnamed`: how many of them had no name, by why
     """
 
     boottime_ns: int
@@ -206,6 +217,8 @@ class GovernorState:
     worst: ProcessKey | None
     files: int
     lost: Mapping[str, int] = field(default_factory=dict)
+    launches: int = 0
+    unnamed: Mapping[Unnamed, int] = field(default_factory=dict)
 
 
 ProbeRecord = GpuCalls | GovernorState

@@ -101,10 +101,10 @@ def test_names_tell_which_handle_they_belong_to(probed: Probed, stubs: Stubs) ->
     pid = run(stubs.caller("libcudart", "libcuda.so"), "names")
     drain = probed.drain()
     assert {n.process.pid for n in drain.names} == {pid}
-    assert [(n.call, n.handle, n.name, n.host_function, n.module) for n in drain.names] == [
-        ("cudart.register_function", 0x1234, "_Z6squarePfi", 0x1234, ""),
-        ("cudart.get_kernel", 0x101234, "", 0x1234, ""),
-        ("cuda.module_load_file", 0xAB0000, "", 0, "/opt/kernels/a.cubin"),
-        ("cuda.module_function", 0xAB0000 + ord("s"), "softmax_kernel", 0, ""),
+    assert [(n.call, n.handle, n.name, n.host_function) for n in drain.names] == [
+        ("cudart.get_kernel", 0x101234, "", 0x1234),
+        ("cuda.module_function", 0xAB0000 + ord("s"), "softmax_kernel", 0),
+        ("cuda.kernel_name", 0xAB0000 + ord("s"), "_Z4toldPf", 0),
     ]
-    assert probed.calls("failures") == {"cuda.module_function": 1}
+    assert probed.calls("failures") == {"cuda.module_function": 1, "cuda.kernel_name": 1}
+    assert probed.calls()["cuda.module_load"] == 1

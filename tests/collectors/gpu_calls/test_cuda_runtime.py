@@ -160,9 +160,9 @@ def test_handle_of_the_runtime_leads_to_the_name_it_registered(version: str) -> 
     namer = KernelNamer(lambda _: Modules())
     namer.learn(
         [
-            NameEvent(process, 1, "cudart.register", host, "_Z3addPf", host, ""),
-            NameEvent(process, 1, "cudart.get_kernel", 0xC13, "", handle, ""),
+            NameEvent(process, 1, "cuda.module_function", host, "_Z3addPf", 0),
+            NameEvent(process, 1, "cudart.get_kernel", 0xC13, "", handle),
         ]
     )
-    names = namer.names([(process, 0xC13), (process, host)])
-    assert set(names.values()) == {"add(float*)"}
+    names = namer.names({(process, 0xC13): 0, (process, host): 0})
+    assert {found.name for found in names.values()} == {"add(float*)"}

@@ -18,10 +18,12 @@ from collectors.binaries import demangle_child
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import MappedFile, Module, Modules, open_mapped, read_maps
 from collectors.binaries.symbols import MOST_SYMBOL, Demangler, SymbolCache, kernel_symbol
-from collectors.gpu_calls.kernel_names import OTHER, UNKNOWN, KernelNamer
+from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
 from collectors.gpu_calls.readout import NameEvent
 from collectors.records.basics import ProcessKey
+from collectors.records.gpu_calls import Unnamed
 from tests.collectors.gpu_calls import elf_kit
+from tests.wait_kit import until
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
 
@@ -61,12 +63,17 @@ def _stubs(path: Path) -> list[int]:
 
 
 def _named(namer: KernelNamer, *kernels: int, process: ProcessKey = ME) -> list[str]:
-    names = namer.names([(process, kernel) for kernel in kernels])
-    return [names[process, kernel] for kernel in kernels]
+    """Name kernels once it is known what their files register."""
+    asked = {(process, kernel): 0 for kernel in kernels}
+    until(
+        lambda: not any(found.unnamed is Unnamed.READING for found in namer.names(asked).values())
+    )
+    names = namer.names(asked)
+    return [names[process, kernel].name for kernel in kernels]
 
 
 def _event(handle: int, name: str = "", host_function: int = 0) -> NameEvent:
-    return NameEvent(ME, 1, "cuda.name", handle, name, host_function, "")
+    return NameEvent(ME, 1, "cuda.name", handle, name, host_function)
 
 
 def test_namer_gives_the_kernel_of_a_host_stub(namer: KernelNamer, tmp_path: Path) -> None:
@@ -199,7 +206,7 @@ def test_namer_learns_late_and_forgets_a_process(namer: KernelNamer) -> None:
     namer.learn([_event(0xD1, name="reused")])
     assert _named(namer, 0xD1) == ["reused"]
     namer.forget(ME)
-    assert _named(namer, 0xD1, 0) == [UNKNOWN, OTHER]
+    assert _named(namer, 0xD1) == [UNKNOWN]
 
 
 def test_namer_asks_the_cache_before_the_symbols(namer: KernelNamer, tmp_path: Path) -> None:

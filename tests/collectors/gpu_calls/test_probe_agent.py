@@ -196,8 +196,7 @@ def test_agent_that_starts_again_counts_on_and_leaves_nothing_attached(
             source_programs = source.running.programs
             runtime._drain_sources()
             runtime.close()
-            # Its name was told before the agent came.
-            assert {one.family for one in noted.activity} == {"other"}
+            assert {one.family for one in noted.activity} == {"gemm"}
             assert sum(one.count for one in noted.activity) > 100
             assert not source_programs.attached
             names = made.config.kernel_names_file

@@ -103,7 +103,7 @@ def test_table_rows_of_the_agent_have_one_meaning_per_symbol() -> None:
         ),
         (HEAD + ROW + 'group = "launch"\n', "only they, are in the group launch"),
         (HEAD + ROW.replace("wait", "free"), "a row of kind free needs object"),
-        (HEAD + ROW.replace("wait", "name"), "a row of kind name needs object or out"),
+        (HEAD + ROW.replace("wait", "name"), "a row of kind name needs name_out or out"),
         (
             HEAD + ROW.replace("wait", "allocate") + "returns = false\narguments = { out = 0 }\n",
             "out is read at the return",

@@ -14,7 +14,7 @@ from tests.real_libraries import RUNTIMES, shared_runtime, static_runtime
 
 CALLS = re.compile(
     r"(cudaLaunch|cudaGraphLaunch|cudaMalloc|cudaFree|cudaHostAlloc|cudaMemcpy|cudaMemset"
-    r"|cuda\w*Synchronize|cudaStreamWaitEvent|cudaLibraryLoad|__cudaRegisterFunction|__cudaGetKernel).*"
+    r"|cuda\w*Synchronize|cudaStreamWaitEvent|cudaLibraryLoad|__cudaGetKernel|cudaFuncGetName).*"
 )
 NO_WORK_OF_A_DEVICE = re.compile(r"cudaLaunchHostFunc(_v2)?(_ptsz)?")
 """Names that begin alike and launch no kernel."""

@@ -31,7 +31,6 @@ WEAK int cudaMemset(void *, int, unsigned long);
 WEAK int cudaDeviceSynchronize(void);
 WEAK int cudaStreamSynchronize(void *);
 WEAK int cudaStreamWaitEvent(void *, void *, unsigned);
-WEAK void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 WEAK int __cudaGetKernel(void **, const void *);
 WEAK int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 WEAK int cuLaunchKernelEx(const struct launch_config *, void *, void **, void **);
@@ -42,6 +41,8 @@ WEAK int cuMemcpyDtoHAsync_v2_ptsz(void *, unsigned long, unsigned long, void *)
 WEAK int cuMemsetD32_v2(unsigned long, unsigned, unsigned long);
 WEAK int cuModuleLoad(void **, const char *);
 WEAK int cuModuleGetFunction(void **, void *, const char *);
+WEAK int cuFuncGetName(const char **, void *);
+WEAK int cuKernelGetName(const char **, void *);
 WEAK int cuCtxSynchronize(void);
 WEAK int ncclAllReduce(const void *, void *, unsigned long, int, int, void *, void *);
 WEAK int pncclAllReduce(const void *, void *, unsigned long, int, int, void *, void *);
@@ -182,17 +183,20 @@ static void collectives(void)
 	ncclSend(0, 23, 99, 1, COMMUNICATOR(2), 0);           /* a type we do not know */
 }
 
-/* Three kernels under names of three families, NUMBERS[k] launches of kernel k. */
+/* Three kernels of three families, NUMBERS[k] launches of kernel k. */
+#define HOST_STUB(name) EXPORT void name(void) { USE(#name); }
+HOST_STUB(ampere_sgemm_128x64_nn)
+HOST_STUB(softmax_warp_forward)
+HOST_STUB(fmha_v2_flash_attention_fp16_sm80_kernel)
+
 static void families(void)
 {
-	static const char *const NAMES[] = {"ampere_sgemm_128x64_nn", "softmax_warp_forward",
-					    "fmha_v2_flash_attention_fp16_sm80_kernel"};
+	void *stubs[] = {ampere_sgemm_128x64_nn, softmax_warp_forward,
+			 fmha_v2_flash_attention_fp16_sm80_kernel};
 
 	for (int k = 0; k < 3; k++)
-		__cudaRegisterFunction(0, KERNEL(k), 0, NAMES[k], 0, 0, 0, 0, 0, 0);
-	for (int k = 0; k < 3; k++)
 		for (long i = 0; i < numbers[k]; i++)
-			cudaLaunchKernel(KERNEL(k), GRID, BLOCK, 0, 0, 0);
+			cudaLaunchKernel(stubs[k], GRID, BLOCK, 0, 0, 0);
 }
 
 /* NUMBERS[0] launches a second for NUMBERS[1] ms, in bursts of a millisecond, each with NUMBERS[2]
@@ -202,13 +206,12 @@ static void steady(void)
 	struct timespec now, begun;
 	long done = 0, wanted, passed_us = 0;
 
-	__cudaRegisterFunction(0, KERNEL(0), 0, "ampere_sgemm_128x64_nn", 0, 0, 0, 0, 0, 0);
 	clock_gettime(CLOCK_MONOTONIC, &begun);
 	while (passed_us < numbers[1] * 1000) {
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		passed_us = (now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000;
 		for (wanted = numbers[0] * passed_us / 1000000; done < wanted; done++) {
-			cudaLaunchKernel(KERNEL(0), GRID, BLOCK, 0, 0, 0);
+			cudaLaunchKernel(ampere_sgemm_128x64_nn, GRID, BLOCK, 0, 0, 0);
 			for (volatile long step = 0; step < numbers[2]; step++)
 				;
 		}
@@ -221,13 +224,16 @@ static void names(void)
 {
 	void *handle;
 
-	__cudaRegisterFunction(0, (char *)0x1234, 0, "_Z6squarePfi", 0, 0, 0, 0, 0, 0);
+	const char *name;
+
 	__cudaGetKernel(&handle, (void *)0x1234);
 	if (!cuModuleLoad)
 		return;
 	cuModuleLoad(&handle, "/opt/kernels/a.cubin");
 	cuModuleGetFunction(&handle, (void *)0xab0000, "softmax_kernel");
 	cuModuleGetFunction(&handle, (void *)0xab0000, "");
+	cuFuncGetName(&name, handle);
+	cuKernelGetName(&name, (void *)0xab0001);
 }
 
 static void failures(void)
@@ -282,10 +288,12 @@ static void many_kernels(void)
 	}
 }
 
-static void registers(void)
+static void looks_up(void)
 {
+	void *handle;
+
 	for (int i = 0; i < 200; i++)
-		__cudaRegisterFunction(0, KERNEL(i), 0, "a_name_that_takes_some_room", 0, 0, 0, 0, 0, 0);
+		cuModuleGetFunction(&handle, KERNEL(i), "a_name_that_takes_some_room");
 }
 
 int main(int count, char **words)
@@ -319,7 +327,7 @@ int main(int count, char **words)
 	SCENARIO("nested", nested());
 	SCENARIO("hip", hip());
 	SCENARIO("many", many_kernels());
-	SCENARIO("register", registers());
+	SCENARIO("look up", looks_up());
 	SCENARIO("exec", (memory(), (unsetenv("WAIT"), execl(path, path, "memory", (char *)0))));
 	SCENARIO("hang", cudaStreamSynchronize(FOREVER));
 	puts("done");

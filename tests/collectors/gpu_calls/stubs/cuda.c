@@ -61,6 +61,30 @@ int cuModuleGetFunction(void **function, void *module, const char *name)
 	return 0;
 }
 
+/* The driver made its names when it loaded the module: their pages are there. */
+static char told[16];
+
+static const char *tell(void)
+{
+	__builtin_memcpy(told, "_Z4toldPf", 10);
+	return told;
+}
+
+int cuFuncGetName(const char **name, void *function)
+{
+	USE(function);
+	*name = tell();
+	return 0;
+}
+
+int cuKernelGetName(const char **name, void *kernel)
+{
+	if (kernel == (void *)0xab0001)
+		return 400; /* CUDA_ERROR_INVALID_HANDLE */
+	*name = tell();
+	return 0;
+}
+
 int cuCtxSynchronize(void)
 {
 	return 0;

@@ -153,12 +153,6 @@ int cudaStreamWaitEvent(void *stream, void *event, unsigned flags)
 	return 0;
 }
 
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
-			    void *a, void *b, void *c, void *d, int *e)
-{
-	USE(handle, host, device, name, limit, a, b, c, d, e);
-}
-
 int __cudaGetKernel(void **kernel, const void *host)
 {
 	*kernel = (char *)host + 0x100000;

@@ -1,0 +1,1 @@
+"""Programs and libraries that processes execute: found, opened, read with bounds, named."""

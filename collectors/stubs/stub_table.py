@@ -1,0 +1,96 @@
+"""What a file registers, packed. A stranger's file made it, in a child: it is read with bounds."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, Final
+
+import numpy as np
+
+from collectors.binaries.proc_maps import Module
+
+from .host_stubs import CodePart, HostStubs
+
+MOST_PACKED: Final = 16 << 20
+_MOST_BYTES: Final = 96 << 20
+_MOST_HEAD: Final = 1 << 16
+_MOST_ENTRIES: Final = 500_000
+_MOST_PARTS: Final = 64
+_PAGE: Final = 4096
+_HOW: Final = ("", "import", "symbol", "structure")
+
+
+def pack(stubs: HostStubs) -> bytes:
+    hosts = sorted(stubs.names)
+    texts = [stubs.names[host].encode("ascii") for host in hosts]
+    ends = np.cumsum([0, *map(len, texts)])
+    number = {host: place for place, host in enumerate(hosts)}
+    returns = sorted(stubs.returns)
+    head = {
+        "how": stubs.how, "missed": stubs.missed, "stubs": len(hosts), "returns": len(returns),
+        "launches": stubs.launches, "code": stubs.code,
+    }  # fmt: skip
+    columns = (hosts, ends, returns, [number[stubs.returns[place]] for place in returns])
+    body = b"".join(np.array(column, "<i8").tobytes() for column in columns)
+    return zlib.compress(json.dumps(head).encode() + b"\n" + body + b"".join(texts))
+
+
+class StubTable:
+    """Names by virtual address. `size` is what it takes in memory; see HostStubs for the rest."""
+
+    def __init__(self, packed: bytes) -> None:
+        """Unpack. Raises ValueError for anything but what `pack` makes."""
+        try:
+            inflate = zlib.decompressobj()
+            raw = inflate.decompress(packed, _MOST_BYTES)
+            head = json.loads(raw[: raw.index(b"\n", 0, _MOST_HEAD)])
+            self._read(raw, head)
+        except (zlib.error, KeyError, TypeError, RecursionError, OverflowError) as error:
+            raise ValueError(f"expected a packed table of stubs: {error}") from None
+        self.size = len(raw)
+
+    def _read(self, raw: bytes, head: Any) -> None:
+        stubs, returns = head["stubs"], head["returns"]
+        self.how, self.missed = head["how"], head["missed"]
+        self.launches = [int(place) for place in head["launches"]]
+        self.code = [CodePart(*map(int, part)) for part in head["code"]]
+        if self.how not in _HOW or not isinstance(self.missed, int):
+            raise ValueError("expected how stubs were found")
+        if not 0 <= stubs <= _MOST_ENTRIES or not 0 <= returns <= _MOST_ENTRIES:
+            raise ValueError(f"expected at most {_MOST_ENTRIES} stubs")
+        at = raw.index(b"\n") + 1
+        columns = []
+        for count in (stubs, stubs + 1, returns, returns):
+            columns.append(np.frombuffer(raw, "<i8", count, at))
+            at += 8 * count
+        self._hosts, self._ends, self._returns, self._stubs_of = columns
+        self._texts = raw[at:]
+        outside = returns and not 0 <= self._stubs_of.min() <= self._stubs_of.max() < stubs
+        if outside or self._ends[-1] != len(self._texts) or (np.diff(self._ends) < 0).any():
+            raise ValueError("expected names within the text")
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def name(self, address: int) -> str | None:
+        """Give the kernel of a host stub."""
+        at = int(np.searchsorted(self._hosts, address))
+        known = at < len(self._hosts) and int(self._hosts[at]) == address
+        return self._text(at) if known else None
+
+    def launched(self, returns_to: int) -> str | None:
+        """Give the kernel whose stub's launch returns to an address."""
+        at = int(np.searchsorted(self._returns, returns_to))
+        known = at < len(self._returns) and int(self._returns[at]) == returns_to
+        return self._text(int(self._stubs_of[at])) if known else None
+
+    def bias(self, module: Module) -> int | None:
+        """Give how far above its own addresses the file of a module was loaded."""
+        for part in self.code:
+            if part.offset - _PAGE < module.offset < part.offset + part.size:
+                return module.start - (part.address + module.offset - part.offset)
+        return None
+
+    def _text(self, at: int) -> str:
+        return self._texts[int(self._ends[at]) : int(self._ends[at + 1])].decode("ascii")
