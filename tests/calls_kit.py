@@ -18,6 +18,7 @@ from collectors.records.gpu_calls import (
     ProbeGroup,
     ProcessCalls,
     ProcessLabels,
+    Unnamed,
     WaitCalls,
 )
 from tests.local_kit import BOOT, S
@@ -82,7 +83,7 @@ def governor_state(at_ns: int = BOOT) -> GovernorState:
         at_ns, 8 * S, "libbpf", 0.005, 0.25, (ProbeGroup.NAME, ProbeGroup.MEMORY),
         (ProbeGroup.LAUNCH, ProbeGroup.COPY),
         {ProbeGroup.OTHER: over, ProbeGroup.SYNCHRONISE: over}, 0.0044, 0.0041,
-        SERVER, 3, {"samples": 17},
+        SERVER, 3, {"samples": 17}, 4000, {Unnamed.HANDLE: 500},
     )  # fmt: skip
 
 

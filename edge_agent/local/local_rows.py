@@ -211,6 +211,8 @@ class Flattener:
         ):
             numbers += [("group_share", group.value, share) for group in groups]
         numbers += [("lost", clean_name(what), float(count)) for what, count in state.lost.items()]
+        numbers.append(("launches", "", float(state.launches)))
+        numbers += [("unnamed", why.value, float(count)) for why, count in state.unnamed.items()]
         for name, key, value in numbers:
             yield MetricRow(at_ns, span_ns, source, f"probes.{name}", key, "", value)
         for group, reason in state.dropped.items():

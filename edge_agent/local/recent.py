@@ -252,6 +252,9 @@ class Recent:
             "worst_pid": state.worst.pid if state.worst else None,
             "files": state.files,
             "lost": {local_rows.clean_name(what): count for what, count in state.lost.items()},
+            "unnamed": {
+                why.value: count / max(state.launches, 1) for why, count in state.unnamed.items()
+            },
         }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from collectors.records.activity import StepSource
+from collectors.records.gpu_calls import Unnamed
 from collectors.records.gpu_time import TimingState
 from diagnosis.detect.findings import (
     Cause,
@@ -258,6 +259,25 @@ _TOOLKITS: Final = {
 }  # fmt: skip
 """Of a CUPTI that numbers its versions from 1; from CUDA 13.0 the number says it."""
 _NUMBERED_BY_TOOLKIT: Final = 130_000
+
+
+UNNAMED_SAID: Final[dict[str, str]] = {
+    Unnamed.READING: "their file is being read",
+    Unnamed.HANDLE: "their handles were made before the agent came",
+    Unnamed.FILE: "their file neither registers nor names them",
+    Unnamed.PROCESS: "their process had ended",
+    Unnamed.ROOM: "there was no room for more kernels",
+}
+
+
+def unnamed_said(shares: Mapping[str, float]) -> str:
+    """Say which launches had no kernel name and why, by shares of all; "" where all had one."""
+    parts = [
+        f"{number(100 * share)} % as {UNNAMED_SAID.get(why, why)}"
+        for why, share in sorted(shares.items(), key=lambda one: -one[1])
+        if share > 0.0
+    ]
+    return f"without a kernel name: {', '.join(parts)}" if parts else ""
 
 
 def timing_said(state: TimingState, error: int = 0) -> str:

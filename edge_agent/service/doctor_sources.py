@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import platform
 import stat
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,8 +40,9 @@ from collectors.records.gpu_time import TimingState
 from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
+from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import clean_name
-from edge_agent.local.words import TIMING_ADVICE, cupti_name, timing_said
+from edge_agent.local.words import TIMING_ADVICE, cupti_name, timing_said, unnamed_said
 from edge_agent.unmeasured import by_reason, clipped, unmeasured
 from transport.process.doctor_checks import (
     LONGEST,
@@ -62,6 +65,9 @@ from .doctor import effective_capabilities, library
 MEASURED: Final = "measured"
 """The group of what signed tasks ask for."""
 _MOST_NAMED: Final = 8
+_NAMED_NS: Final = 3600 * 1_000_000_000
+_UNNAMED: Final = 0.01
+_NAMED_BY_TIME: Final = "GPU time names kernels of its own: docs/gpu-time.md"
 _OTHER_KERNEL: Final = "report this line; docs/gpu-probes.md names the kernels that were tried"
 _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
@@ -336,6 +342,35 @@ class CallProbes:
         lacking = " and ".join(missing)
         do = f"start the agent as root or by its systemd unit, allowed {lacking}"
         return absent(f"without {lacking}: {without}", do)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNames:
+    """Which launches of the last hour had no kernel name, as the agent's history tells."""
+
+    history: Path
+    unix_ns: Callable[[], int] = time.time_ns
+
+    @check("gpu calls", "kernel names")
+    def _named(self) -> Result:
+        if not self.history.exists():
+            return ok("no agent has counted launches here yet")
+        launches, unnamed = 0.0, Counter[str]()
+        since_ns = self.unix_ns() - _NAMED_NS
+        with HistoryReader(self.history) as reader:
+            for row in reader.rows("metric", since_ns, name="probes.launches"):
+                launches += row["value"]
+            for row in reader.rows("metric", since_ns, name="probes.unnamed"):
+                unnamed[row["key"]] += round(row["value"])
+        if not launches:
+            return ok("no launch was counted in the last hour")
+        shares = {why: count / launches for why, count in unnamed.items()}
+        found = f"of {launches:,.0f} launches of the last hour"
+        if said := unnamed_said(shares):
+            line = f"{found} {said}"
+            few = sum(shares.values()) <= _UNNAMED
+            return ok(line) if few else absent(line, _NAMED_BY_TIME)
+        return ok(f"{found} each had a name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from rich.console import ConsoleDimensions, RenderableType
 from rich.layout import Layout
 from rich.text import Text
 
+from edge_agent.local.words import unnamed_said
 from pointillist.table import Column
 
 from .output import age, rate, short_bytes
@@ -146,6 +147,8 @@ def _governor(calls: View) -> Text:
     for reason in dict.fromkeys(governor["dropped"].values()):
         groups = [group for group, why in governor["dropped"].items() if why == reason]
         text.append(f"; not {', '.join(groups)}: {reason}", style="yellow")
+    if unnamed := unnamed_said(governor.get("unnamed", {})):
+        text.append(f"; {unnamed}", style="yellow")
     return text
 
 

@@ -91,6 +91,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     from edge_agent.service.doctor_sources import (
         CallProbes,
         GpuTime,
+        KernelNames,
         fault_checks,
         load_probes,
         source_findings,
@@ -101,6 +102,7 @@ def _of_agent(config: AgentConfig, catalogue: Catalogue, root: bool) -> Iterator
     subjects: list[object] = [*fault_checks()] if sources.faults else []
     if sources.probes.enabled:
         subjects.append(CallProbes(load=lambda: load_probes(sources.loader)))
+        subjects.append(KernelNames(config.history_file))
     if sources.gpu_time.enabled:
         subjects.append(GpuTime(sources.gpu_time.socket))
     subjects += [AgentState(config, started_by_root=root), way_out(config.transport)]

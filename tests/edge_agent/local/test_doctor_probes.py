@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +16,22 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from collectors.boot_clock import boottime_ns, read_point
 from collectors.bpf import libbpf
 from collectors.bpf.uprobes import UprobeWay
 from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.records.gpu_calls import Unnamed
 from collectors.steps.steps_source import StepProbe, StepsSource
+from edge_agent.local.history import History
 from edge_agent.service.doctor_sources import (
     CallProbes,
+    KernelNames,
     load_probes,
     source_advice,
     source_check,
 )
+from tests.calls_kit import governor_state
+from tests.local_kit import flattener
 from transport.process.doctor_checks import CheckVerdict, Finding, examine
 
 BPF, PERFMON, PTRACE, DAC, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 19, 1 << 2, 1 << 21
@@ -111,6 +119,26 @@ def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
     found = {one.name: one for one in examine(CallProbes(tmp_path, 0))}["process ids"]
     assert found.verdict is CheckVerdict.ABSENT
     assert "hostPID" in (found.do or "")
+
+
+def test_doctor_says_which_launches_had_no_name_and_why(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite"
+
+    def said() -> Finding:
+        return next(examine(KernelNames(file, lambda: read_point().unix_ns)))
+
+    assert said().found == "no agent has counted launches here yet"
+    with closing(History(file)) as history:
+        history.note_clock(read_point())
+        state = replace(governor_state(at_ns=boottime_ns()), launches=1000, unnamed={})
+        history.add(flattener().rows("probes", [state]))
+        assert said().found == "of 1,000 launches of the last hour each had a name"
+        unnamed = {Unnamed.HANDLE: 90, Unnamed.FILE: 10}
+        history.add(flattener().rows("probes", [replace(state, unnamed=unnamed)]))
+        found = said()
+        assert found.verdict is CheckVerdict.ABSENT
+        assert "9 % as their handles were made before the agent came" in found.found
+        assert "1 % as their file neither registers nor names them" in found.found
 
 
 @pytest.mark.parametrize("states", ["", "cur state: R0_w=1 R10=fp0\nold state: R10=fp0\n"])

@@ -143,6 +143,7 @@ def test_view_corrects_and_shows_the_error_of_what_was_sampled() -> None:
     assert (governor["period_s"], governor["duty"], governor["worst_pid"]) == (8, 0.25, SERVER.pid)
     assert governor["dropped"] == dict.fromkeys(("other", "synchronise"), "over the budget")
     assert governor["lost"] == {"samples": 17}
+    assert governor["unnamed"] == {"handle": 0.125}
 
 
 def test_copies_of_several_processes_are_added_up_over_the_time_of_the_view() -> None:

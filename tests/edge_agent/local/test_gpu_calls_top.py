@@ -147,6 +147,8 @@ def test_gpu_calls_say_what_is_seen_when_groups_are_dropped() -> None:
     state = replace(governor_state(), in_turns=(), dropped={ProbeGroup.COPY: "over the budget"})
     text = "\n".join(page(view_of(gpu_calls(), state), 80, 24))
     assert "all seen of name, memory; not copy: over the budget" in text
+    wide = "\n".join(page(view_of(gpu_calls(), state), 200, 24))
+    assert "without a kernel name: 12.5 % as their handles were made before" in wide
     state = replace(state, dropped={})
     assert "every call is seen" in "\n".join(page(view_of(gpu_calls(), state), 80, 24))
 
