@@ -82,7 +82,7 @@ def _x86_stubs(file: LoadedFile) -> HostStubs:
         found.how = "symbol"
     elif targets := _by_structure(file, code):
         found.how = "structure"
-    calls |= dict.fromkeys(code.calls(list(targets)), 5)
+    calls |= code.calls(list(targets))
     _expect_few(calls)
     for _, values in code.arguments(calls):
         _keep(file, found, values.get(HOST), values.get(NAME))

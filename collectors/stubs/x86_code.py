@@ -22,6 +22,7 @@ _FARTHEST: Final = 192
 _NEAREST: Final = 24
 _ENOUGH: Final = 24
 """Beginnings that agree: from a wrong one code is read rightly after a few instructions."""
+_ADDRESS_SIZE: Final = 0x67
 _PREFIXES: Final = (b"\xf2", b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfa\xf2")
 """With which a jump through a pointer may begin: bnd, endbr64."""
 
@@ -83,14 +84,17 @@ class X86Code:
         ]
         return jumps + prefixed, calls
 
-    def calls(self, targets: Collection[int]) -> list[int]:
-        """Give the addresses of calls of, and jumps to, one of the targets."""
-        found, wanted = list[int](), _sorted(targets)
+    def calls(self, targets: Collection[int]) -> dict[int, int]:
+        """Give (address: bytes) of calls of, and jumps to, one of the targets."""
+        found, wanted = dict[int, int](), _sorted(targets)
         for address, code, own in self._file.pieces():
             at = np.flatnonzero((code[: len(code) - 4] & 0xFE) == 0xE8)
             at = at[at < own]
             hit = at[np.isin(_numbers(code, at + 1) + at + 5 + address, wanted)]
-            found += (hit + address).tolist()
+            # A linker writes `addr32 call` for a call through a pointer that it knows.
+            for place in hit.tolist():
+                long = int(place > 0 and code[place - 1] == _ADDRESS_SIZE)
+                found[address + place - long] = 5 + long
         return found
 
     def mentions(self, addresses: Collection[int]) -> list[int]:
