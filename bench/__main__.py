@@ -27,6 +27,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "calls": "bench.probes:driver",
         **{part: f"bench.gpu_time_{part}" for part in ("counts", "coverage", "library")},
     },
+    "kernels": {"arm64": "bench.kernels_arm64"},
     "inputs": {"cases": "bench.inputs:cases", "forms": "bench.inputs"},
     "operate": {
         "signing": "bench.operate:signing",

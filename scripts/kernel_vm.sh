@@ -5,13 +5,15 @@
 #   scripts/kernel_vm.sh run 6.12 COMMAND...    COMMAND's standard output and exit code, within MOST_S seconds (300)
 # ARCH: amd64 (this machine's by default) or arm64. ROOT: a folder with that machine's Debian, / by default; the
 # working folder is in its place there, too. APT_CONFIG: apt's sources of that machine. MEMORY: MiB (3072).
+# PAGES=16k: arm64's kernel with pages of 16 KiB.
 set -euo pipefail
 deed=$1 version=$2
 shift 2
 scripts=$(cd "$(dirname "$0")" && pwd)
 here=$(dpkg --print-architecture 2>/dev/null || echo none)
 arch=${ARCH:-$here} root=${ROOT:-/}
-folder=${scripts%/*}/.tools/kernels/$version-$arch
+flavour=$arch${PAGES:+-$PAGES}
+folder=${scripts%/*}/.tools/kernels/$version-$flavour
 # In this order; newer kernels have the first built in.
 modules="virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci netfs fscache 9pnet 9pnet_virtio 9p overlay"
 
@@ -26,9 +28,9 @@ machine() {
 
 fetch() {
     # The plain one: the one for clouds has no 9p.
-    package=$(apt-cache search --names-only "^linux-image-${version//./\\.}\.[0-9][0-9.+deb-]*-$arch-unsigned$" |
+    package=$(apt-cache search --names-only "^linux-image-${version//./\\.}\.[0-9][0-9.+deb-]*-$flavour-unsigned$" |
         cut -d ' ' -f 1 | sort -V | tail -n 1)
-    [ -n "$package" ] || { echo "Linux $version: apt's sources have none for $arch" >&2; exit 77; }
+    [ -n "$package" ] || { echo "Linux $version: apt's sources have none for $flavour" >&2; exit 77; }
     [ "$(cat "$folder/package" 2>/dev/null)" != "$package" ] || return 0
     echo "Fetching $package into .tools/kernels ..." >&2
     rm -rf "$folder" && mkdir -p "$folder/guest"/{bin,mod,proc,sys,dev,ro,rw,new} && cd "$folder"
@@ -60,7 +62,7 @@ run() {
     shared() { printf -- '-virtfs local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s ' "$@"; }
     timeout "${MOST_S:-300}" "${qemu[@]}" -smp 2 -m "${MEMORY:-3072}" -accel tcg,thread=multi \
         -kernel "$folder/vmlinuz" -initrd "$folder/initramfs" -append "console=$console quiet panic=-1 mitigations=off" \
-        $(shared "$root" root ,readonly=on; shared "$PWD" work ,readonly=on; shared "$folder/said" said "") \
+        $(shared "$root" root ,readonly=on; shared "$PWD" checkout ,readonly=on; shared "$folder/said" said "") \
         -display none -monitor none -nic none -no-reboot -serial "file:$folder/console" </dev/null || true
     cat "$folder/said/output" 2>/dev/null || true
     code=$(cat "$folder/said/code" 2>/dev/null || true)

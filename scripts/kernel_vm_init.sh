@@ -13,7 +13,7 @@ $b mount -t 9p -o "$shared,cache=loose,ro" root /ro
 $b mount -t tmpfs rw /rw
 $b mkdir /rw/upper /rw/work
 $b mount -t overlay -o lowerdir=/ro,upperdir=/rw/upper,workdir=/rw/work root /new
-[ -e "$work" ] || { $b mkdir -p "$work" && $b mount -t 9p -o "$shared,cache=loose,ro" work "$work"; }
+[ -e "$work" ] || { $b mkdir -p "$work" && $b mount -t 9p -o "$shared,cache=loose,ro" checkout "$work"; }
 $b mkdir -p /new/proc /new/sys /new/dev /new/run
 $b mount -t proc proc /new/proc
 $b mount -t sysfs sys /new/sys
