@@ -63,7 +63,9 @@ class GroupOffsets:
         return {part: (0, at) for part, at in enumerate(self._log.next)}
 
     def starts(self) -> dict[int, int]:
-        return {part: self._log.committed.get((REPORTS, part), 0) for part in range(PARTITIONS)}
+        return {
+            part: self._log.committed.get((REPORTS, part), 0) for part in range(len(self._log.next))
+        }
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         self._log.commit({(REPORTS, part): at for part, at in offsets.items()})
@@ -88,7 +90,7 @@ class PlannedBatch:
         commands = Held(pickle.loads(pickle.dumps(told.commands)))
         asked = Pass(b"s", len(self.passes), self.parties, [commands], Held(told.before), now_s)
         found: list[Gathered] = []
-        for part in range(PARTITIONS):
+        for part in sorted({record.partition for record in self.records}):
             rows = [record for record in self.records if record.partition == part]
             made = list(gather_rows(asked, arrow_batches(rows), self.memory))
             if made:
@@ -222,7 +224,7 @@ class SparkDriver:
         at = dict(self.starts)
         if self.checkpoint.plans:
             at = dict(self.checkpoint.plans[-1][1])
-        fresh = [r for r in self.fleet.group.records if r.offset >= at[r.partition]]
+        fresh = [r for r in self.fleet.group.records if r.offset >= at.get(r.partition, 0)]
         if len(fresh) <= self.most:
             return fresh, dict(enumerate(self.fleet.group.next))
         for record in fresh[: self.most]:

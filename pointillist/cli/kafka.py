@@ -162,10 +162,11 @@ def topics(
         say(f"missing: {', '.join(missing)}; without --check this command makes them")
     stay = [found for found in differences if found.setting == PARTITIONS]
     for found in stay:
+        wanted = f"--report-partitions {found.found} says that they are wanted"
+        others = "none can be taken away, and all are read"
         say(
             f"{found.topic} has {found.found} partitions, expected {found.wanted}: they cannot be "
-            "put right; of reports --report-partitions says how many are wanted, else delete the "
-            "topic, and run this command again"
+            f"put right; {wanted if found.topic == settings.named(REPORTS) else others}"
         )
     if stay or (check and differences):
         raise typer.Exit(ExitCode.FAILED)

@@ -234,7 +234,7 @@ class KafkaOffsets:
     def __init__(self, settings: frame.KafkaSettings, group: str, topic: str) -> None:
         """Connect with the first question, for a group that may have no members then."""
         self._settings, self._topic = settings, topic
-        self._kafka, self._log = AggregatorKafka(settings), ""
+        self._kafka, self._log, self._partitions = AggregatorKafka(settings), "", 0
         self._last = rdkafka.LastError()
         self._config = {
             "group.id": settings.named(group),
@@ -264,6 +264,9 @@ class KafkaOffsets:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """The oldest and the next offset of each partition that `identity` saw."""
         partitions = self._kafka.partitions(self._topic)
+        if partitions != self._partitions:  # a client knows those that there were when it began
+            self._drop()
+            self._partitions = partitions
         with rdkafka.failures(self._settings, self._last):
             client, timeout_s = self._open(), self._settings.timeout_s
             return {
@@ -328,6 +331,9 @@ class KafkaOffsets:
 
     def close(self) -> None:
         self._kafka.close()
+        self._drop()
+
+    def _drop(self) -> None:
         if self._client is not None:
             held, self._client = [self._client], None
             rdkafka.end(held, self._settings.timeout_s)

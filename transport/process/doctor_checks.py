@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
 
+from . import unforeseen
 from .foreign import libc
 from .printable import printable
 from .privileges import user_name, way_in, way_to_own
@@ -114,7 +115,7 @@ def check(group: str, name: str) -> Callable[[_Method], _Method]:
 
 
 def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iterator[Finding]:
-    """Run checks; one that fails itself, as by one of `failures`, is a finding."""
+    """Run checks; one that fails itself, by one of `failures` or unforeseen, is a finding."""
     known: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *failures)
     for group, name, look in chain.from_iterable(map(_checks, subjects)):
         try:
@@ -125,6 +126,8 @@ def examine(*subjects: object, failures: Iterable[type[Exception]] = ()) -> Iter
         except known as error:
             line = printable(str(error))[:LONGEST] or type(error).__name__
             result = broken(line, way_in(error) or f"look at {name} and try again")
+        except Exception as error:  # noqa: BLE001  (the other checks go on)
+            result = broken(unforeseen.line(error), "report that file")
         if result is not None:
             yield Finding(group, name, *result)
 

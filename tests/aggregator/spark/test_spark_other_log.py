@@ -60,6 +60,29 @@ def test_log_that_is_another_or_shorter_is_read_from_its_start(
     assert driver.store.positions == dict(enumerate(fleet.group.next))
 
 
+def test_partitions_that_are_added_begin_another_query(world: World, tmp_path: Path) -> None:
+    """One that runs reads those that it began with. What is sent again by others counts once."""
+    fleet = SparkFleet(world, tmp_path / "s")
+    driver = fleet.drive()
+    give_epochs(fleet)
+    first = honest_bytes(world, T0)
+    fleet.publish(first, after(T0))
+    fleet.quiesce()
+    fleet.group.next += [0, 0]
+    added = len(fleet.group.next)
+    with pytest.raises(StreamEnded, match=f"has {added} partitions, read are {added - 2}"):
+        driver.speak()
+    driver = fleet.drive(driver.checkpoint)
+    fleet.publish(first, after(T0))
+    assert all(fleet.group.next[-2:])
+    fleet.quiesce()
+    assert driver.store.positions == dict(enumerate(fleet.group.next))
+    fleet.close_slowly(T0 + WINDOW_S + 30)
+    released = [(window, vector, n) for window, _batch, _entry, vector, n in what_came(fleet)]
+    assert released == [(T0, true_sum(world, world.hosts, T0).tolist(), HOSTS)]
+    assert fleet.leader.rejected == {"duplicate": HOSTS}
+
+
 def test_store_of_an_earlier_program_is_taken_over(tmp_path: Path) -> None:
     store = SumStore(tmp_path / "sums.sqlite")
     store.put([], source=("q", 3), positions={0: 7})

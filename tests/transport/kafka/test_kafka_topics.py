@@ -16,7 +16,7 @@ from tests.wait_kit import until
 from transport.factory import Side, open_transport
 from transport.interface import Consumer, TransportUnavailable
 from transport.kafka import kafka_agent_consumer, kafka_frame
-from transport.kafka.kafka_aggregator import AggregatorKafka
+from transport.kafka.kafka_aggregator import AggregatorKafka, KafkaOffsets
 from transport.kafka.kafka_aggregator_client import failures
 from transport.kafka.kafka_frame import FoundTopic, KafkaSettings
 
@@ -113,8 +113,13 @@ def test_partitions_that_are_added_are_read_and_a_sender_goes_on(
         read(*send(b"known"))
         consumer.commit(consumer.positions())
         more = [NewPartitions(settings.named("t"), 5), NewPartitions(settings.named("single"), 3)]
+        offsets = KafkaOffsets(settings, "g", "t")
+        assert len(offsets.bounds()) == 2
         for added in admin.create_partitions(more).values():
             added.result()
+        offsets.identity()
+        assert len(offsets.bounds()) == 5
+        offsets.close()
         read(*send(b"more"))
         read(*send(b"known"))
         until(lambda: consumer.poll(1, 0.2) == [] and len(consumer.positions()) == 5 + 3)
