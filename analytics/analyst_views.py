@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import numpy as np
 import pandas as pd
 
 from aggregator.releases.releases import literal
@@ -64,3 +65,25 @@ def create_views(
             for period in RollupPeriod
         ]
         database.execute(f"CREATE TEMP VIEW {OUTCOMES_VIEW} AS {' UNION ALL '.join(parts)}")
+
+
+def finite(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give what is no finite number as missing, also in lists and structs: JSON has neither."""
+    found = frame.copy(deep=False)
+    for at, kind in enumerate(frame.dtypes):
+        column = frame.iloc[:, at]
+        if kind.kind == "f":
+            found.isetitem(at, column.where(np.isfinite(column)).array)
+        elif kind.kind == "M":  # DuckDB says infinity by a moment beyond years
+            found.isetitem(at, column.where(column.dt.year.between(1, 9999)).array)
+        elif kind.kind == "O":
+            found.isetitem(at, column.map(_finite).array)
+    return found
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, np.ndarray | list):
+        return [_finite(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value

@@ -109,9 +109,10 @@ _POINTS: Final = "percentage points of all GPU time, standard error of the last 
 def error_points(plan: str, *, evenly: bool) -> Part:
     """Give the standard error of the last hour of a quiet fleet, in points of all GPU time."""
     task = _task(plan, evenly=evenly)
-    with tempfile.TemporaryDirectory() as name, connect(name) as fleet:
+    with tempfile.TemporaryDirectory() as name:
         _write(Path(name), task, 1, _shares("quiet", 60), np.full(60, task.n_max))
-        rows = fleet.recent()
+        with connect(name) as fleet:
+            rows = fleet.recent()
         points = 100 * rows["standard_error"] / (GPUS * rows["host_s"])
     return {"points": float(points.median()), "hours": int((rows["windows"] == 60).all())}
 
@@ -125,11 +126,11 @@ def play(truth: str, seed: int) -> Part:
     task = _task("default", evenly=True)
     shares = _shares(truth, 60 * HOURS)
     hosts = _hosts(truth, task, len(shares), np.random.default_rng([seed, 7]))
-    with tempfile.TemporaryDirectory() as name, connect(name) as fleet:
+    with tempfile.TemporaryDirectory() as name:
         _write(Path(name), task, seed, shares, hosts)
-        start = task.first_window
-        held = list(_held(fleet, task, truth, shares, hosts))
-        seen = list(_seen(fleet, start)) if truth == FAR else []
+        with connect(name) as fleet:
+            held = list(_held(fleet, task, truth, shares, hosts))
+            seen = list(_seen(fleet, task.first_window)) if truth == FAR else []
     return {"truth": truth, "held": held, "seen": seen}
 
 

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from aggregator.releases.release_files import SimulatedMark
 from aggregator.releases.releases import moment
 from analytics import RollupPeriod
+from analytics.analyst_views import finite
 from analytics.recent_hours import MINUTES, MOST_MINUTES
 from analytics.release_source import CellBounds, ReleaseSource
 from analytics.served_releases import ADDRESS, FORMAT, MOST_ROWS, NEWEST, ServedRows
@@ -226,7 +227,7 @@ class ReleaseRows:
         frame = _seen(asked.frame(source, end), asked, visible)
         if asked.kind is ServedRows.CAUSES:
             frame, end = _first_tables(frame)
-        table = pa.Table.from_pandas(frame, asked.kind.schema, preserve_index=False)
+        table = pa.Table.from_pandas(finite(frame), asked.kind.schema, preserve_index=False)
         return RowsAnswer(_parquet(table.replace_schema_metadata(None)), end)
 
     def _end(self, asked: RowsAsked, settled: pd.DataFrame) -> datetime | None:

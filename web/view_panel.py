@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, create_model
 
+from analytics.analyst_views import finite
 from pages.layout import Control, Notice, Panel, TableCell
 from pages.svg import moment_said
 from pages.trend_chart import sparkline
@@ -109,7 +110,7 @@ def flat(view: View, frame: pd.DataFrame) -> pd.DataFrame:
         numbers = [asdict(number) for number in numbers_of(frame, column.prefix)]
         for part in NumberAnswer.model_fields:
             wanted[f"{column.name}_{part}"] = [number[part] for number in numbers]
-    return pd.DataFrame(wanted)
+    return finite(pd.DataFrame(wanted))
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")

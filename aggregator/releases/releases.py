@@ -422,7 +422,8 @@ def open_views(
     Raises  NoStore
     """
     root = Path(folder).resolve()
-    need_store(root)
+    if more is None or not more.alone:
+        need_store(root)
     kept = None if more is None else more.database
     database = open_duckdb() if kept is None else kept.cursor()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import math
 import re
 import textwrap
@@ -26,6 +27,7 @@ from .output import (
     JsonFlag,
     emit,
     examples,
+    jsonable,
     refused,
     reported,
     say,
@@ -52,7 +54,8 @@ newest whole week against the one before, and
 [bold]costs[/bold], causes as hosts, GPU hours lost and money.
 [bold]quantiles('weeks', 0.5)[/bold] are those of every histogram of a roll-up.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
-nothing else, and change nothing.
+nothing else, and change nothing. What is no finite number (NaN, an infinity) is missing: – in a
+table, empty in CSV, null in JSON.
 """
 
 _EXAMPLES = examples("""
@@ -232,7 +235,12 @@ def _print_schema(json: bool) -> None:
 
 
 def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
+    from analytics.analyst_views import finite
+
+    rows = finite(rows)
     if csv:
+        for at in (at for at, kind in enumerate(rows.dtypes) if kind.kind == "O"):
+            rows.isetitem(at, rows.iloc[:, at].map(_flat).array)
         typer.echo(rows.to_csv(index=False), nl=False)
         return
     if json:
@@ -268,7 +276,7 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _missing(value: object) -> bool:
     """None, NaN, NaT and pandas' NA, each of which is not equal to itself or cannot say."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return True
     return type(value).__name__ in {"NaTType", "NAType"}
 
@@ -276,7 +284,12 @@ def _missing(value: object) -> bool:
 def _text(value: object) -> str:
     if _missing(value):
         return "–"
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+    return f"{value:,.6g}" if isinstance(value, float) else str(_flat(value))
+
+
+def _flat(value: object) -> object:
+    """Give a list or struct as JSON, others as they are."""
+    return json_module.dumps(jsonable(value)) if isinstance(value, list | dict) else value
 
 
 def _drawn(rows: list[list[str]], names: list[str], numbers: set[int]) -> str:

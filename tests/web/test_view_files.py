@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 from collections.abc import Iterator
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
+from pages.wording import SHARE
 from tests.web_kit import client, fill, make_hostile
 from web.page_list import PAGES
+from web.page_shape import FrameColumn, View
+from web.view_panel import as_csv, as_json, as_parquet
 
 HOSTILE = "=<script>alert(1)</script>\"'&{{7*7}}\r\n@evil,;"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -51,6 +57,19 @@ def test_files_of_a_view_hold_its_rows_and_no_formula(
         for row, line in zip(rows, table, strict=True):
             if isinstance(row[column["name"]], str) and HOSTILE in row[column["name"]]:
                 assert line[column["name"]] == f"'{row[column['name']]}"
+
+
+def test_infinities_are_missing_in_every_file() -> None:
+    frame = pd.DataFrame({"a": [math.inf, 1.5], "b": [math.nan, -math.inf], "b_error": [1.0, 2.0]})
+    columns = FrameColumn("a", "A", "", number=True), FrameColumn("b", "B", "", SHARE, "b_")
+    view = View("v", "V", lambda *_: frame, columns, lambda _: "")
+    page = PAGES[0]
+    assert [row["a"] for row in json.loads(as_json(page, view, frame))["rows"]] == [None, 1.5]
+    written = list(csv.DictReader(io.StringIO(as_csv(page, view, frame).decode())))
+    parquet = pq.read_table(io.BytesIO(as_parquet(page, view, frame)))
+    assert [row["a"] for row in written] == ["", "1.5"]
+    assert parquet["a"].to_pylist() == [None, 1.5]
+    assert {row["b_value"] for row in written} | {*parquet["b_value"].to_pylist()} == {"", None}
 
 
 def _number(text: str) -> bool:

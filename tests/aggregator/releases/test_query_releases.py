@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -164,6 +165,27 @@ def test_query_command_prints_json_csv_and_a_table(run: Shell, folder: Path) -> 
     assert "gpu_time/gemm" in out
     assert "–" in out
     assert err == f"{len(rows)} rows\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "plain"),
+    [
+        ("1/0", None),
+        ("'nan'::DOUBLE", None),
+        ("'-inf'::FLOAT", None),
+        ("'infinity'::TIMESTAMP", None),
+        ("[1/0, 2]", [None, 2.0]),
+        ("{'x': [0/0], 'y': 1}", {"x": [None], "y": 1}),
+    ],
+)
+def test_what_is_no_finite_number_is_missing_in_every_form(
+    sql: str, plain: object, run: Shell, folder: Path
+) -> None:
+    asked = f"SELECT {sql} AS x, 1 AS y"
+    assert json.loads(run(asked, "--json", folder=folder)[1]) == [{"x": plain, "y": 1}]
+    flat = "" if plain is None else json.dumps(plain)
+    assert list(csv.reader(run(asked, "--csv", folder=folder)[1].splitlines()))[1] == [flat, "1"]
+    assert run(asked, folder=folder)[1].splitlines()[1].rpartition(" ")[0].strip() == (flat or "–")
 
 
 def test_query_command_explains_itself(run: Shell, folder: Path) -> None:
