@@ -71,6 +71,21 @@ def test_one_of_three_brokers_gone_for_good_costs_no_report(
     assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
 
 
+def test_three_brokers_restarted_in_turn_under_a_fleet_cost_no_report(
+    replicated: FaultFleet, cluster: LocalCluster
+) -> None:
+    """As an upgrade does it: each ends in order, hands its partitions on and comes back."""
+    for broker in cluster.brokers:
+        broker.stop()
+        replicated.run_to(replicated.now_s() + 5)
+        broker.start()
+        replicated.recover()
+        replicated.run_to(replicated.now_s() + 10, step_s=STEP_S)
+    verdict = replicated.finish(after_s=300)
+    assert (verdict.windows, verdict.released, verdict.lost) == (3, 3 * HOSTS, {})
+    assert replicated.all_refused() == {}
+
+
 @pytest.fixture
 def cramped(tmp_path: Path) -> Iterator[tuple[FaultFleet, LocalBroker, Path]]:
     """A fleet whose broker has a small disk."""
