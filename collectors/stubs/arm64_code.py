@@ -9,7 +9,7 @@ import capstone
 import numpy as np
 from numpy.typing import NDArray
 
-from .loaded_file import USER_SPACE, LoadedFile
+from .loaded_file import USER_SPACE, LoadedFile, among, ascending
 
 _FARTHEST: Final = 4096
 """Bytes between two calls that follow each other; registers hold on from one to the next."""
@@ -29,7 +29,7 @@ class Arm64Code:
 
     def jumps_through(self, slots: Collection[int]) -> list[int]:
         """Give where code begins that jumps through a slot: adrp x16; ldr x17, [x16]; br x17."""
-        found, wanted = list[int](), np.array(sorted(slots), np.int64)
+        found, wanted = list[int](), ascending(slots)
         for address, words in self._words():
             at = np.flatnonzero((words[:-1] & 0x9F00001F) == 0x90000010)
             at = at[(words[at + 1] & 0xFFC003FF) == 0xF9400211]
@@ -37,18 +37,18 @@ class Arm64Code:
             page = (((word >> 5) & 0x7FFFF) << 2) | ((word >> 29) & 3)
             page = ((page ^ 0x100000) - 0x100000) << 12
             slot = ((at * 4 + address) & ~0xFFF) + page + (((load >> 10) & 0xFFF) << 3)
-            for place in at[np.isin(slot, wanted)].tolist():
+            for place in at[among(slot, wanted)].tolist():
                 found.append(address + 4 * place)
                 if place and int(words[place - 1]) == _BTI:
                     found.append(address + 4 * place - 4)
         return found
 
     def calls(self, targets: Collection[int]) -> list[int]:
-        found, wanted = list[int](), np.array(sorted(targets), np.int64)
+        found, wanted = list[int](), ascending(targets)
         for address, words in self._words():
             at = np.flatnonzero((words & 0x7C000000) == 0x14000000)
             away = ((words[at].astype(np.int64) & 0x03FFFFFF) ^ 0x02000000) - 0x02000000
-            hit = at[np.isin(away * 4 + at * 4 + address, wanted)]
+            hit = at[among(away * 4 + at * 4 + address, wanted)]
             found += (hit * 4 + address).tolist()
         return found
 

@@ -55,6 +55,19 @@ _SYMBOL: Final = np.dtype(
 )  # fmt: skip
 
 Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+
+def ascending(numbers: Collection[int]) -> Numbers:
+    return np.array(sorted(numbers), np.int64)
+
+
+def among(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
+    """Tell which numbers are wanted; `wanted` ascends. NumPy's isin imports parts of it late."""
+    if not len(wanted):
+        return np.zeros(len(numbers), bool)
+    places = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+    return np.asarray(wanted[places] == numbers)
 
 
 class LoadedFile:
@@ -73,8 +86,8 @@ class LoadedFile:
         self._dynamic = dict(reversed(list(self._dynamic_entries())))
         rows = self._relocations()
         kinds, relative = _FILLED[self.machine]
-        kind = rows["info"] & np.uint64(0xFFFFFFFF)
-        self._by_symbol = rows[np.isin(kind, kinds)]
+        kind = (rows["info"] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        self._by_symbol = rows[among(kind, ascending(kinds))]
         moved = rows[kind == relative]
         moved = moved[np.argsort(moved["offset"], kind="stable")]
         self._moved_at, self._moved_to = moved["offset"].copy(), moved["addend"].copy()
@@ -146,7 +159,7 @@ class LoadedFile:
                 names[row] = text
         rows = (self._by_symbol["info"] >> np.uint64(32)).astype(np.int64)
         places = self._by_symbol["offset"]
-        named_rows = np.isin(rows, list(names)) & (places < np.uint64(USER_SPACE))
+        named_rows = among(rows, ascending(names)) & (places < np.uint64(USER_SPACE))
         return {int(places[at]): names[int(rows[at])] for at in np.flatnonzero(named_rows).tolist()}
 
     def defined(self, wanted: Collection[str]) -> dict[int, str]:

@@ -13,9 +13,8 @@ from typing import Final
 
 import capstone
 import numpy as np
-from numpy.typing import NDArray
 
-from .loaded_file import USER_SPACE, Bytes, LoadedFile
+from .loaded_file import USER_SPACE, Bytes, LoadedFile, Numbers, among, ascending
 
 _FARTHEST: Final = 192
 """Bytes in which a call's arguments are set: between two calls that follow each other, too."""
@@ -42,14 +41,10 @@ HOST, NAME, DEVICE, BOUND = "rsi", "rcx", "rdx", "r8"
 FIRST, SECOND = "rdi", "rsi"
 
 
-def _numbers(code: Bytes, at: NDArray[np.int64]) -> NDArray[np.int64]:
+def _numbers(code: Bytes, at: Numbers) -> Numbers:
     """Give the signed numbers of 32 bits at places of the code."""
     parts = [code[at + place].astype(np.uint32) << np.uint32(8 * place) for place in range(4)]
     return np.asarray(parts[0] | parts[1] | parts[2] | parts[3]).view(np.int32).astype(np.int64)
-
-
-def _sorted(addresses: Collection[int]) -> NDArray[np.int64]:
-    return np.array(sorted(addresses), np.int64)
 
 
 def _relative(after: int, operand: str) -> int | None:
@@ -68,12 +63,12 @@ class X86Code:
 
     def jumps_through(self, slots: Collection[int]) -> tuple[list[int], list[int]]:
         """Give (where pieces of code begin that only jump through a slot, calls through one)."""
-        jumps, calls, wanted = list[int](), list[int](), _sorted(slots)
+        jumps, calls, wanted = list[int](), list[int](), ascending(slots)
         for address, code, own in self._file.pieces():
             at = np.flatnonzero(code[: len(code) - 5] == 0xFF)
             at = at[at < own]
             at = at[(code[at + 1] == 0x25) | (code[at + 1] == 0x15)]
-            hit = at[np.isin(_numbers(code, at + 2) + at + 6 + address, wanted)]
+            hit = at[among(_numbers(code, at + 2) + at + 6 + address, wanted)]
             for place in hit.tolist():
                 (jumps if code[place + 1] == 0x25 else calls).append(address + place)
         prefixed = [
@@ -86,11 +81,11 @@ class X86Code:
 
     def calls(self, targets: Collection[int]) -> dict[int, int]:
         """Give (address: bytes) of calls of, and jumps to, one of the targets."""
-        found, wanted = dict[int, int](), _sorted(targets)
+        found, wanted = dict[int, int](), ascending(targets)
         for address, code, own in self._file.pieces():
             at = np.flatnonzero((code[: len(code) - 4] & 0xFE) == 0xE8)
             at = at[at < own]
-            hit = at[np.isin(_numbers(code, at + 1) + at + 5 + address, wanted)]
+            hit = at[among(_numbers(code, at + 1) + at + 5 + address, wanted)]
             # A linker writes `addr32 call` for a call through a pointer that it knows.
             for place in hit.tolist():
                 long = int(place > 0 and code[place - 1] == _ADDRESS_SIZE)
@@ -99,7 +94,7 @@ class X86Code:
 
     def mentions(self, addresses: Collection[int]) -> list[int]:
         """Give the instructions that put one of the addresses into a register."""
-        found, wanted = list[int](), _sorted(addresses)
+        found, wanted = list[int](), ascending(addresses)
         for address, code, own in self._file.pieces():
             if len(code) < 8:
                 continue
@@ -107,12 +102,12 @@ class X86Code:
             at = np.flatnonzero(lea)
             at = at[at < own]
             found += (
-                at[np.isin(_numbers(code, at + 3) + at + 7 + address, wanted)] + address
+                at[among(_numbers(code, at + 3) + at + 7 + address, wanted)] + address
             ).tolist()
             if self._file.fixed:
                 at = np.flatnonzero((code[:-7] & 0xF8) == 0xB8)
                 at = at[at < own]
-                found += (at[np.isin(_numbers(code, at + 1), wanted)] + address).tolist()
+                found += (at[among(_numbers(code, at + 1), wanted)] + address).tolist()
         return sorted(found)
 
     def walk(self, begin: int, size: int, values: Registers) -> Iterator[tuple[int, int, str, str]]:
