@@ -97,7 +97,8 @@ def _played(test: str) -> int:
 
 def anew(_kept: Parts) -> Measured:
     """Read by the aggregators' client and by the agents', which runs on and which comes later."""
-    with tempfile.TemporaryDirectory() as folder, LocalBroker(Path(folder)) as running:
+    with tempfile.TemporaryDirectory() as folder, LocalBroker(Path(folder)) as broker:
+        running = broker.start()
         lost = {
             side.name.lower(): _lost(KafkaFactory(running.bootstrap, fresh_prefix(), side))
             for side in Side

@@ -12,8 +12,6 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
-from collectors.bpf.system_calls import kernel_version
-
 from .elf import (
     DYNAMIC_SYMBOLS,
     SYMBOLS,
@@ -74,19 +72,16 @@ _SIMULATED_ARM64: Final = (
     (0xBF000000, 0x18000000),  # ldr (literal)
     (0xFF000000, 0x98000000),  # ldrsw (literal)
 )
-"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c, and nop since Linux 6.13."""
-_NOP_ARM64: Final = 0xD503201F
-_NOPS_SIMULATED: Final = (6, 13)
+"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c."""
 
 
 def arm64_entry(code: bytes) -> EntryClass:
-    """Classify an instruction of arm64; stp, sub, bti and paciasp are single-stepped."""
-    if len(code) < 4:
-        return EntryClass.STEPPED
+    """Classify an instruction of arm64; stp, sub, bti and paciasp are single-stepped.
+
+    A nop counts as stepped: newer kernels simulate it, and which one this is cannot be asked.
+    """
     word = int.from_bytes(code[:4], "little")
-    simulated = any(word & mask == value for mask, value in _SIMULATED_ARM64) or (
-        word == _NOP_ARM64 and kernel_version() >= _NOPS_SIMULATED
-    )
+    simulated = len(code) >= 4 and any(word & mask == value for mask, value in _SIMULATED_ARM64)
     return EntryClass.EMULATED if simulated else EntryClass.STEPPED
 
 

@@ -148,27 +148,12 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
         (0xA9BF7BFD, EntryClass.STEPPED),  # stp x29, x30, [sp, #-16]!
         (0xD10083FF, EntryClass.STEPPED),  # sub sp, sp, #32
         (0xD503233F, EntryClass.STEPPED),  # paciasp
+        (0xD503201F, EntryClass.STEPPED),  # nop
     ],
 )
 def test_entry_class_of_arm64_is_the_kernels(word: int, expected: EntryClass) -> None:
     assert arm64_entry(word.to_bytes(4, "little")) is expected
     assert arm64_entry(b"\x1f\x20") is EntryClass.STEPPED
-
-
-@pytest.mark.parametrize(
-    ("kernel", "expected"),
-    [
-        ((6, 6), EntryClass.STEPPED),
-        ((6, 12), EntryClass.STEPPED),
-        ((6, 13), EntryClass.EMULATED),
-        ((7, 0), EntryClass.EMULATED),
-    ],
-)
-def test_nop_of_arm64_is_stepped_below_6_13(
-    kernel: tuple[int, int], expected: EntryClass, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("collectors.binaries.elf_file.kernel_version", lambda: kernel)
-    assert arm64_entry(0xD503201F.to_bytes(4, "little")) is expected
 
 
 def test_elf_file_tells_stripped_and_static_files(built: Path, tmp_path: Path) -> None:
