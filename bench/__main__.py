@@ -35,6 +35,9 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "first_fleet": "bench.operate:first_fleet",
         "packages": "bench.operate:packages",
     },
+    "operations": {
+        name: f"bench.operations:{name}" for name in ("field", "own", "anew", "versions")
+    },
     "readers": {
         "attacks": "bench.readers_attacks",
         "liar": "bench.readers_liar",

@@ -63,10 +63,10 @@ def field(kept: Parts) -> Measured:
 
 def _said(script: Path) -> str:
     command = [sys.executable, "-W", "ignore"] if script.suffix == ".py" else ["bash"]
-    uv = [str(ROOT / ".tools" / "uv")] if "UV" in script.read_text(encoding="utf-8") else []
+    uv = subprocess.check_output([ROOT / "scripts" / "uv.sh"], text=True).split()
     done = subprocess.run(
-        [*command, str(script), str(ROOT), *uv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, check=False, timeout=LONGEST_S,
+        [*command, str(script), str(ROOT), *(uv if script.suffix == ".sh" else ())],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LONGEST_S,
     )  # fmt: skip
     return done.stdout
 
