@@ -52,7 +52,7 @@ golden: $(STAMP)  ## tests/golden written anew: options, columns, JSON keys, API
 # What a machine has no part for is left out, and says why.
 test-all: $(STAMP) tools java  ## those of a release: faults, upgrades, pages, Spark, packages; half an hour
 	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux || true
-	@for part in gpu_libraries cuda_wheels otel_collector charts spark; do scripts/$$part.sh || true; done
+	@for part in gpu_libraries cuda_wheels otel_collector charts spark versions; do scripts/$$part.sh || true; done
 	@$(PYTHON) -m scripts.run_tests --all $(ARGS)
 
 # A quarter of an hour of one core; SCHEDULES says how many.
@@ -123,7 +123,7 @@ lock:  ## requirement files from pyproject.toml
 	@scripts/lock.sh $(ARGS)
 
 clean:  ## remove what was made, installed packages too
-	@rm -rf .venv .venv-spark .tools site bench/.cache scripts/buf/node_modules
+	@rm -rf .venv .venv-* .tools site bench/.cache scripts/buf/node_modules
 
 ##@ Made by what needs it
 # Debian packages for tests and benches; demo and agent need none but libbpf1, which eBPF sources load.

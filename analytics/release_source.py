@@ -160,7 +160,7 @@ class FolderSource:
 
     def close(self) -> None:
         """Let the connection go; a query that still runs takes it along when it ends."""
-        with suppress(duckdb.ResourceInUseException):
+        with suppress(duckdb.Error):
             self._database.close()
 
     def refresh(self) -> int:

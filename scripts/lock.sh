@@ -30,6 +30,9 @@ compile pyproject.toml --extra notebook --no-annotate --constraint requirements/
     --output-file requirements/notebook.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"
+# The lowest versions that pyproject.toml allows: make test-all runs the quick tests with them.
+compile pyproject.toml --resolution lowest-direct --group dev --extra simulator --extra training \
+    --extra witness-postgresql --no-annotate --constraint requirements/build.txt --output-file requirements/lowest.txt "${@}"
 for group in cuda cuda-12-6 fuzz charts audit sbom; do
     compile --group "$group" --output-file "requirements/$group.txt" "${@}"
 done

@@ -4,9 +4,10 @@ python -m scripts.run_tests [--quick | --all] [PYTEST ARGUMENTS]
 
 Several workers run them side by side; what shares the broker or the kernel is one group. --quick
 leaves out both, and what is slow. --all runs what is left for a release (marker `release`): first
-side by side, then what judges time (marker `live`), by itself on the machine. WORKERS sets the
-number of workers, 0 runs all in one process. A process whose test stands still, even inside C,
-writes the stacks of its threads and ends.
+side by side, then what judges time (marker `live`), by itself on the machine; and the quick tests
+once more with the lowest versions that pyproject.toml allows, and by the newest Python. WORKERS
+sets the number of workers, 0 runs all in one process. A process whose test stands still, even
+inside C, writes the stacks of its threads and ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,13 +42,17 @@ MEMORY_BYTES: Final = 6 << 30
 
 SIDE_BY_SIDE: Final = "side by side"
 BY_ITSELF: Final = "by itself"
+ENVIRONMENTS: Final = {"lowest versions": ".venv-lowest", "newest Python": ".venv-newest"}
+"""Where scripts/versions.sh makes what these tiers run in; one that is not there is left out."""
 ORDINARY: Final = "not release and not images"
+QUICK: Final = f"{ORDINARY} and not kafka and not kernel and not slow"
 RUNS: Final = {
     "": {SIDE_BY_SIDE: ORDINARY},
-    "quick": {SIDE_BY_SIDE: f"{ORDINARY} and not kafka and not kernel and not slow"},
+    "quick": {SIDE_BY_SIDE: QUICK},
     "all": {
         SIDE_BY_SIDE: "(release or fault_case) and not live and not images",
         BY_ITSELF: "live",
+        **dict.fromkeys(ENVIRONMENTS, QUICK),
     },
 }
 """What each run chooses, one tier after the other; all cases of faults together, see each point."""
@@ -85,41 +90,51 @@ def main(arguments: list[str]) -> int:
     os.environ["PYTHONUTF8"] = "1"
     if _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    codes, start_s = dict[str, int](), time.monotonic()
-    kinds = defaultdict[str, list[str]](list)
+    tiers, codes, lines = dict[str, dict[str, float]](), dict[str, int](), list[str]()
     for name, chosen in RUNS[kind].items():
-        if name == BY_ITSELF and "-m" in rest:  # has been run
+        if codes and "-m" in rest:  # has been run
             break
         print(f"--- {name}", flush=True)
-        code, found = _tier(chosen, rest, side_by_side=name == SIDE_BY_SIDE)
-        codes[name] = code
-        for ended, tests in found.items():
-            kinds[ended] += tests
-        if code not in {0, NO_TESTS} and "-x" in rest:
-            break
-    total = {"seconds": time.monotonic() - start_s, **counted(kinds)}
-    summary_file(kind).write_text(json.dumps({"arguments": rest, **total}))
+        if not _python(name).exists():
+            lines.append(f"LEFT OUT: {name}: scripts/versions.sh says why")
+            continue
+        start_s = time.monotonic()
+        codes[name], kinds = _tier(name, chosen, rest)
+        tiers[name] = {"seconds": time.monotonic() - start_s, **counted(kinds)}
+        lines += (f"{line} ({name})" for line in named(kinds))
+        if codes[name] not in {0, NO_TESTS}:
+            lines.append(f"ENDED WITH {codes[name]}: {name}")
+            if "-x" in rest:
+                break
+    total = Counter[str]()
+    for found in tiers.values():
+        total.update(found)
+    summary_file(kind).write_text(json.dumps({"arguments": rest, **total, "tiers": tiers}))
     print(
         f"--- {total['tests']} tests in {total['seconds']:.0f} s: {total['failed']} failed, "
-        f"{total['skipped']} skipped, {total['retried']} retried"
+        f"{total['skipped']} skipped, {total['retried']} retried",
+        *lines,
+        sep="\n",
     )
-    bad = {name: code for name, code in codes.items() if code not in {0, NO_TESTS}}
-    for line in (*named(kinds), *(f"ENDED WITH {code}: {name}" for name, code in bad.items())):
-        print(line)
-    return next(iter(bad.values()), NO_TESTS if {*codes.values()} == {NO_TESTS} else 0)
+    bad = [code for code in codes.values() if code not in {0, NO_TESTS}]
+    return bad[0] if bad else NO_TESTS if set(codes.values()) == {NO_TESTS} else 0
 
 
-def _tier(
-    chosen: str, rest: Sequence[str], *, side_by_side: bool
-) -> tuple[int, Mapping[str, Sequence[str]]]:
+def _python(tier: str) -> Path:
+    folder = ENVIRONMENTS.get(tier)
+    return ROOT / folder / "bin" / "python" if folder else Path(sys.executable)
+
+
+def _tier(name: str, chosen: str, rest: Sequence[str]) -> tuple[int, Mapping[str, Sequence[str]]]:
     """Give pytest's exit code, and which tests ended how."""
+    side_by_side = name != BY_ITSELF
     workers = int(os.environ.get("WORKERS", WORKERS)) if side_by_side else 0
     # A worker that ended is not begun again: its test would end the next one, too.
     several = ["-n", str(workers), "--dist", "loadgroup", "--max-worker-restart=0"]
     parallel = several if workers else []
     files = [] if side_by_side or any(Path(one).exists() for one in rest) else _files_of("live")
     stall = ["-o", f"faulthandler_timeout={STALL_S}", "-o", "faulthandler_exit_on_timeout=true"]
-    command = [sys.executable, "-m", "pytest", "-m", chosen, *stall, *parallel, *rest, *files]
+    command = [str(_python(name)), "-m", "pytest", "-m", chosen, *stall, *parallel, *rest, *files]
     with TemporaryDirectory() as folder:
         kinds = Path(folder) / "kinds.json"
         with subprocess.Popen(command, env={**os.environ, KINDS: str(kinds)}) as run:

@@ -122,7 +122,7 @@ def cohorts(reading: StoreReading, state: PageState) -> pd.DataFrame:
     if ended.empty:
         return pd.DataFrame()
     rows = ended.groupby(_KEYS, as_index=False).agg(
-        domain=("domain", "max"), n_min=("n_min", "max"), newest=("until", "max")
+        domain=("domain", "first"), n_min=("n_min", "max"), newest=("until", "max")
     )
     for outcome in _OUTCOMES:
         found = ended[ended["outcome"] == outcome].groupby(_KEYS)

@@ -6,11 +6,14 @@ import json
 import re
 import subprocess
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from aggregator.party.config import load_helper_config, load_leader_config
 from aggregator.witness.service import load_witness_config
@@ -27,6 +30,7 @@ REGISTRY_HOSTS = [
     "crates." + "io",
 ]  # fmt: skip
 MAX_FILE_BYTES = 2_000_000
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def tracked_files() -> list[Path]:
@@ -77,29 +81,57 @@ def test_requirements_are_pinned_by_hash() -> None:
             assert "--hash=sha256:" in block, first
 
 
-def test_dependencies_are_compiled_into_the_requirements() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    base, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
+def test_requirement_files_hold_what_pyproject_declares_and_the_lowest_its_minimums() -> None:
+    base, extras = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]
+    groups = PROJECT["dependency-groups"]
     programs = {
         name: [*base, *extras[name]] for name in ("agent", "aggregator", "web", "simulator")
     }
+    run = [one for some in programs.values() for one in some] + extras["witness-postgresql"]
     wanted = {
         **programs,
-        "parties": [
-            *(*programs["agent"], *programs["aggregator"]),
-            *(*extras["web"], *extras["witness-postgresql"]),
-        ],
-        "run": [requirement for some in programs.values() for requirement in some],
-        "dev": project["dependency-groups"]["dev"],
-        "build": project["dependency-groups"]["build"],
+        "parties": [one for one in run if one not in extras["simulator"]],
+        "run": run,
+        "dev": [*run, *extras["training"], *groups["dev"]],
+        "lowest": [*run, *extras["training"], *groups["dev"]],
+        "notebook": [*programs["simulator"], *extras["notebook"]],
+        "build": groups["build"],
         "spark": [*base, *extras["spark"]],
     }
-    for name, requirements in wanted.items():
-        text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
-        pinned = set(re.findall(r"^([a-z0-9.-]+)==", text, re.MULTILINE))
-        names = {re.split(r"[<>=!~\[; ]", requirement)[0].lower() for requirement in requirements}
-        names -= {"pointillist"}
-        assert names <= pinned, f"make lock; missing in {name}.txt: {names - pinned}"
+    for file, declared in wanted.items():
+        text = (REPOSITORY / "requirements" / f"{file}.txt").read_text(encoding="utf-8")
+        pinned: dict[str, set[str]] = defaultdict(set)
+        for name, version in re.findall(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE):
+            pinned[name].add(version)
+        for one in map(Requirement, declared):
+            if one.name == "pointillist":
+                continue
+            versions = {version for version in pinned[one.name] if version in one.specifier}
+            assert versions, f"make lock; {file}.txt has {pinned[one.name]} for {one}"
+            least = {Version(part.version) for part in one.specifier if part.operator == ">="}
+            if file == "lowest":  # else the minimum is no version that tests were run with
+                assert least <= set(map(Version, versions)), f"{one}: {versions} were run"
+
+
+LOWEST_PYTHON = (
+    r"\(3, (\d+)\)", r"'>=3\.(\d+)'", r"Python 3\.(\d+) or",
+    r"--no-header --python-version 3\.(\d+)",
+    r'python_version = "3\.(\d+)"', r'"py3(\d+)"', r"python=3\.(\d+)",
+    r"python3\.(\d+)/dist-packages",
+)  # fmt: skip
+"""Where files name it: what is checked, locked for, built for, and what images have."""
+
+
+def test_every_file_names_the_lowest_python_of_pyproject() -> None:
+    project = PROJECT["project"]
+    minor = project["requires-python"].removeprefix(">=3.")
+    named = [line.rpartition("3.")[2] for line in project["classifiers"] if ":: 3." in line]
+    assert (named[0], len(named)) == (minor, 2)  # the lowest, and the newest that tests run by
+    places = ("pyproject.toml", "README.md", "docs/contributing.md", "deploy/images/Containerfile")
+    files = [*map(REPOSITORY.joinpath, places), *(REPOSITORY / "scripts").glob("*.sh")]
+    for pattern in LOWEST_PYTHON:
+        found = {one for file in files for one in re.findall(pattern, file.read_text("utf-8"))}
+        assert found == {minor}, pattern
 
 
 def test_npm_lock_names_no_address() -> None:

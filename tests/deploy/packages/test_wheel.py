@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from pointillist.cli import root as cli
 from pointillist.installation import FOLDERS, samples
@@ -56,9 +59,18 @@ def test_wheel_holds_what_programs_load_and_every_sample(wheel: Path) -> None:
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
         assert names >= LOADED
+        (told,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        said = message_from_bytes(packed.read(told))
         for sample in samples():
             inside = f"pointillist/samples/{sample.path.parent.name}/{sample.name}"
             assert packed.read(inside) == sample.path.read_bytes()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert said["Requires-Python"] == project["requires-python"]
+    assert said.get_all("Classifier") == project["classifiers"]
+    declared = {*project["dependencies"]}.union(*project["optional-dependencies"].values())
+    required = {one.partition(";")[0].strip() for one in said.get_all("Requires-Dist", ())}
+    ours = {one for one in declared if not one.startswith("pointillist[")}
+    assert {*map(Requirement, required)} == {*map(Requirement, ours)}
     tops = {name.partition("/")[0] for name in names}
     assert tops.isdisjoint({"tests", "bench", "scripts", "docs", "deploy"})
 
