@@ -11,9 +11,14 @@ import pytest
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from aggregator.helper.helper_runtime import compare_releases
+from edge_agent.membership import newest_roster
+from edge_agent.open_agent import task_rules
+from edge_agent.sending.outbox import tasks_on
 from pointillist.broker.local import RunningBroker
 from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import grant, rules
+from tests.agent_live import surroundings
+from tests.agent_world import T0
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from tests.protocol_kit import Clock, build_world, start_helper
 from transport.factory import Side, open_transport
@@ -29,6 +34,8 @@ from transport.kafka.kafka_aggregator import AggregatorKafka, KafkaOffsets
 from transport.kafka.kafka_frame import KafkaSettings
 from transport.kafka.kafka_roles import KafkaRole, rights_told
 from transport.process.doctor_checks import CheckVerdict, Result
+from wire.catalogue import Catalogue
+from wire.fields import HostId
 from wire.topics import (
     DEAD_LETTERS,
     ENTRIES,
@@ -214,6 +221,16 @@ def test_doctor_names_the_one_right_that_is_lacking(
     assert f"--{role.value} {user}`" in (found.do or "")
     grant(admin, {role: user})  # what it says mends it
     assert told(port.scram(user), role).verdict is CheckVerdict.OK
+
+
+@pytest.mark.release
+def test_agent_s_doctor_and_its_commands_read_by_groups_that_its_rules_allow(
+    port: SecurePort, tmp_path: Path
+) -> None:
+    config = surroundings(tmp_path).config
+    with open_transport(port.scram("agent"), Side.AGENT) as log:
+        assert tasks_on(log, task_rules(config, Catalogue.load()), T0) == []
+        assert newest_roster(log, HostId(bytes(16)), config.trust) is None
 
 
 @pytest.mark.release

@@ -67,15 +67,17 @@ def not_writable(folder: Path, why: str = "") -> Result | None:
     """Say whose a folder is that this user cannot write."""
     if os.access(folder, os.W_OK | os.X_OK):
         return None
-    do = way_to_own(folder, folder.stat().st_uid, os.geteuid())
+    owner, user = folder.stat().st_uid, os.geteuid()
+    do = f"chmod u+rwx {folder}" if owner == user else way_to_own(folder, owner, user)
     return broken(f"{folder} cannot be written by this user{why}", do)
 
 
 def left_by_others(files: Iterable[Path]) -> Result | None:
     """Name a file that the program keeps, and that another user left: root by hand, say."""
     for file in sorted(files):
-        owner = file.lstat().st_uid
-        if owner != os.geteuid() and not file.is_dir() and not os.access(file, os.R_OK | os.W_OK):
+        if not file.is_file() or os.access(file, os.R_OK | os.W_OK):
+            continue
+        if (owner := file.lstat().st_uid) != os.geteuid():
             line = f"{file} is {user_name(owner)}'s, and cannot be written by this user"
             return broken(line, way_to_own(file, owner, os.geteuid()))
     return None
@@ -186,7 +188,7 @@ def _transport(section: Any) -> Result:
         line = f"{folder} cannot be written by this user"
         return broken(line, "put the agent's user into the log's group (transport.group)")
     for file in sorted(folder.iterdir()):
-        if not os.access(file, os.R_OK | os.W_OK):
+        if file.is_file() and not os.access(file, os.R_OK | os.W_OK):
             do = f"chmod g+rw {file}, whose group is transport.group; without one, chown it"
             return broken(f"{file} cannot be read and written by this user", do)
     return ok(f"embedded log {folder}")

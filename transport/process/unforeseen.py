@@ -68,10 +68,10 @@ def _tell(error: BaseException | None, *, json: bool) -> None:
 
 def line(error: BaseException) -> str:
     """Keep an error's details in a file, and say it in one line that names the file."""
-    words = printable(_held_back(str(error)).partition("\n")[0])[:_LONGEST]
-    kind = type(error).__name__
-    told = f"nobody foresaw this: {kind}: {words}" if words else f"nobody foresaw this: {kind}"
-    details = _details(error)
+    found = traceback.TracebackException.from_exception(error)
+    words = _held_back("".join(found.format_exception_only())).partition("\n")[0]
+    told = f"nobody foresaw this: {printable(words)[:_LONGEST]}"
+    details = _details(found)
     for folder in _folders():
         with suppress(OSError):
             return f"{told}; details: {_write(folder, details)}"
@@ -82,11 +82,8 @@ def _held_back(text: str) -> str:
     return _SECRETS.sub("(held back)", text)
 
 
-def _details(error: BaseException) -> str:
-    chunks = [
-        chunk if chunk.startswith(_FRAME) else _held_back(chunk)
-        for chunk in traceback.TracebackException.from_exception(error).format()
-    ]
+def _details(found: traceback.TracebackException) -> str:
+    chunks = [chunk if chunk.startswith(_FRAME) else _held_back(chunk) for chunk in found.format()]
     lines = "".join(chunks).splitlines()
     words = [word for word in sys.argv[1:4] if re.fullmatch(r"[a-z][a-z-]{0,19}", word)]
     now = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
