@@ -42,9 +42,9 @@ class KeyAnnouncement:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
+        fields.need_label(data[:16], labels.HPKE_KEY)  # a later suite's keys have other lengths
         fields.need_length(data, _ANNOUNCEMENT.size + 64, "a key announcement")
-        got, party_pk, hpke_pk, not_before, not_after = _ANNOUNCEMENT.unpack_from(data)
-        fields.need_label(got, labels.HPKE_KEY)
+        _, party_pk, hpke_pk, not_before, not_after = _ANNOUNCEMENT.unpack_from(data)
         fields.need_time(not_before, "not_before")
         fields.need_time(not_after, "not_after")
         if not_after <= not_before:
@@ -82,8 +82,8 @@ class EpochHeader:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode the first 96 bytes of `data`, which the caller has checked to be there."""
-        got, host, epoch, start, end, helper, leader, roster, counter = _HEADER.unpack_from(data)
-        fields.need_label(got, labels.EPOCH)
+        _, host, epoch, start, end, helper, leader, roster, counter = _HEADER.unpack_from(data)
+        fields.need_label(data[:16], labels.EPOCH)
         fields.need_time(end, "not_after")
         if not 0 < end - start <= fields.MAX_EPOCH_S:
             raise ReportRejected(
@@ -123,6 +123,7 @@ class Epoch:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
+        fields.need_label(data[:16], labels.EPOCH)
         if len(data) not in EPOCH_BYTES.values():
             lengths = " or ".join(str(n) for n in EPOCH_BYTES.values())
             raise ReportRejected(Reason.LENGTH, f"an epoch of {lengths} bytes", len(data))

@@ -53,7 +53,11 @@ def need_length(data: bytes, length: int, what: str) -> None:
 def need_label(got: bytes, want: bytes) -> None:
     """Refuse another label: another message or another version of the protocol."""
     if got != want:
-        raise ReportRejected(Reason.VERSION, want.rstrip(b"\0").decode(), got[:16].hex())
+        told = got[:16].rstrip(b"\0")
+        named = told.isascii() and told.decode("latin-1").isprintable()
+        raise ReportRejected(
+            Reason.VERSION, want.rstrip(b"\0").decode(), told.decode() if named else told.hex()
+        )
 
 
 def need_range(value: int, low: int, high: int, what: str) -> int:

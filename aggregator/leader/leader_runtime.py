@@ -362,7 +362,8 @@ class LeaderRuntime:
             self._runner.feed(event)
         for announcements in self._calls.announced():
             self._note_helper(answered=announcements is not None)
-            self._publisher.put_keys(announcements or ())
+            for refusal in self._publisher.put_keys(announcements or ()):
+                self._log.warning("key announcement left out", detail=str(refusal))
         self._reader.turn(self._clock())
 
     def _note_helper(self, *, answered: bool) -> None:

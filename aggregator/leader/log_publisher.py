@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
 from aggregator.protocol.directory import PinnedParties
@@ -30,7 +29,7 @@ from .leader_state import LeaderState
 
 PUBLISHED_AT_ONCE: Final = 500
 MOST_KEYS: Final = 16
-"""Of one answer: a party has two or three in force or soon to be."""
+"""Of one answer, beside those of later versions: two or three are in force or soon to be."""
 
 
 class LogPublisher:
@@ -45,6 +44,7 @@ class LogPublisher:
         self._known: dict[bytes, tuple[str, bytes, bytes]] = {}
         self._logs: dict[str, str] = {}
         self._waiting: deque[tuple[str, bytes, bytes]] = deque()
+        self._left_out: set[Reason] = set()
 
     def open(self) -> None:
         """Make the topics and the producer. Raises TransportUnavailable."""
@@ -75,14 +75,21 @@ class LogPublisher:
                 notes.append(made_anew(topic, before, now))
         return notes
 
-    def put_keys(self, announcements: Iterable[bytes]) -> None:
-        """Publish sealing keys that their party signed; what else the Helper says is left out."""
+    def put_keys(self, announcements: Iterable[bytes]) -> list[ReportRejected]:
+        """Publish sealing keys that their party signed; what else the Helper says is left out.
+
+        Returns     why, of each reason the first: a Helper of a later version offers its keys, too
+        """
         parties = {self._parties.leader_pk, self._parties.helper_pk}
-        for raw in islice(announcements, MOST_KEYS):
+        keys, left_out = list[tuple[KeyAnnouncement, bytes]](), list[ReportRejected]()
+        for raw in announcements:
             try:
-                key = KeyAnnouncement.decode(raw)
-            except ReportRejected:
-                continue
+                keys.append((KeyAnnouncement.decode(raw), raw))
+            except ReportRejected as refusal:
+                if refusal.reason not in self._left_out:
+                    left_out.append(refusal)
+                self._left_out.add(refusal.reason)
+        for key, raw in keys[:MOST_KEYS]:
             if key.party_pk not in parties or not verify(
                 key.party_pk, key.unsigned(), key.signature
             ):
@@ -93,6 +100,7 @@ class LogPublisher:
                 Kind.KEY_ANNOUNCEMENT,
                 raw,
             )
+        return left_out
 
     def put_task(self, content: bytes) -> None:
         series = Task.decode_body(Signed.decode(content, labels.TASK).body).series

@@ -389,7 +389,10 @@ def _lines(path: Path, owner: int | None) -> list[str]:
 
 def _read(path: Path, kind: str, names: set[str], owner: int | None) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for number, line in enumerate(_lines(path, owner), start=2):
+    lines = _lines(path, owner)
+    if lines and lines[0].startswith("kind ") and lines[0] != f"kind {kind}":
+        raise KeyFileRefused(f"{path}: expected a key of kind {kind}, got one of another kind")
+    for number, line in enumerate(lines, start=2):
         name, _, value = line.partition(" ")
         if name not in {"kind", *names} or name in fields:
             raise KeyFileRefused(f"{path}: line {number} is unknown or repeated")

@@ -98,13 +98,16 @@ class DebianRoot:
 
 
 def repacked(package: Path, out: Path, version: str) -> Path:
-    """Give the same package as a later version, uncompressed: as an upgrade finds it."""
+    """Give the package as a later version, with other configurations and uncompressed."""
     tree = out / "tree"
     subprocess.run(["dpkg-deb", "-R", str(package), str(tree)], check=True)
     control = tree / "DEBIAN" / "control"
     control.write_text(
         re.sub(r"^Version: .*$", f"Version: {version}", control.read_text(), flags=re.MULTILINE)
     )
+    for file in (tree / "DEBIAN" / "conffiles").read_text().split():
+        with (tree / file.lstrip("/")).open("a", encoding="utf-8") as shipped:
+            shipped.write(f"# of {version}\n")
     name, _, architecture = package.stem.split("_")
     later = out / f"{name}_{version}_{architecture}.deb"
     subprocess.run(

@@ -20,6 +20,11 @@ pytestmark = [
 HERE = Path(__file__).resolve().parent
 SET_UP = (HERE / "set_up.sh").read_text(encoding="utf-8")
 RUN = (HERE / "run_roles.sh").read_text(encoding="utf-8")
+# As a script upgrades, which has no terminal, on a machine whose services do not start.
+UPGRADE = """
+mkdir -p /run/systemd/system
+apt-get install --yes -o Dpkg::Options::=--force-confold /packages/*.deb </dev/null
+"""
 VERIFY = "for unit in /usr/lib/systemd/system/pointillist-*; do systemd-analyze verify $unit; done"
 
 
@@ -33,6 +38,10 @@ def debian(tmp_path: Path) -> Iterator[DebianRoot]:
     folder = tmp_path / "root"
     yield copy_of_root(folder)
     shutil.rmtree(folder)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() and "pointillist" in str(path) else ""
 
 
 def test_packages_are_installed_run_upgraded_removed_and_purged(
@@ -52,7 +61,16 @@ def test_packages_are_installed_run_upgraded_removed_and_purged(
     later.mkdir()
     shutil.rmtree(debian.path("/packages"))
     debian.take([repacked(package, later, "0.1.0-2") for package in packages])
-    debian.must("apt-get install --yes /packages/*.deb")
+    told = debian.must(UPGRADE)
+    assert "did not start again: systemctl status pointillist-agent" in told
+    assert "did not start again: systemctl status pointillist-leader pointillist-helper" in told
+    asked = "dpkg-query --show --showformat '${db:Status-Abbrev}' 'pointillist-*'"
+    assert debian.must(asked).split() == ["ii", "ii"]
+    anew = {path.name for path in debian.path("/etc").rglob("*") if "# of 0.1.0-2" in text_of(path)}
+    assert anew == {
+        "witness.toml", "pointillist-web",
+        *(f"{name}.toml.dpkg-dist" for name in ("agent", "leader", "helper")),
+    }  # fmt: skip
     assert "0.1.0-2" in debian.must("dpkg-query --show pointillist-agent pointillist-aggregator")
     after = json.loads(debian.must(RUN))
     assert after["hosts"] == before["hosts"]

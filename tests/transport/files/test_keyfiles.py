@@ -104,7 +104,7 @@ def test_load_names_a_missing_file(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ("pointillist-key 1", "pointillist-key 2", "not a key file of version 1"),
-        ("kind signing", "kind hpke", "expected a complete key of kind signing"),
+        ("kind signing", "kind hpke", "expected a key of kind signing"),
         ("seed ", "sead ", "line 3 is unknown"),
         ("kind signing\n", "kind signing\nkind signing\n", "line 3 is unknown or repeated"),
         ("seed ", "seed 00", "`seed` should be 32 bytes"),
