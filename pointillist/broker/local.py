@@ -305,8 +305,12 @@ class LocalBroker:
 
     def _java(self, libraries: Path) -> list[str]:
         quick = ["-XX:TieredStopAtLevel=1"] if self._options.quick else []
+        # Codecs are libraries, which a /tmp that is mounted noexec does not load.
+        unpacked = self.folder / "tmp"
+        unpacked.mkdir(parents=True, exist_ok=True)
         return [
             "java", f"-Xmx{self._options.heap_mib}M", "-XX:+UseSerialGC", *quick,
+            f"-Djava.io.tmpdir={unpacked}",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries}/*",
         ]  # fmt: skip
 

@@ -34,7 +34,7 @@ def later_key(world: World, number: int, length: int) -> bytes:
 def offer(made: Surroundings, length: int) -> None:
     """Both parties announce keys of tomorrow."""
     for number, party in enumerate((made.world.leader, made.world.helper)):
-        key = announcement_key(party.pk, bytes(8))  # type: ignore[arg-type]
+        key = announcement_key(party.pk, bytes(8))
         made.publish(KEYS, key, Kind.KEY_ANNOUNCEMENT, later_key(made.world, number, length))
 
 
