@@ -18,7 +18,8 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     **{
         name: {name: f"bench.{name}"}
         for name in (
-            "arithmetic", "audit", "demo", "discovery", "families", "names", "probes", "timing",
+            "arithmetic", "audit", "demo", "discovery", "families", "kernels", "names", "probes",
+            "timing",
         )
     },
     "agent": {"agent": "bench.agent", "loaded": "bench.agent:loaded", "view": "bench.agent:view"},
