@@ -10,6 +10,7 @@ ARGS ?=
 KAFKA ?=
 STAMP := .venv/.installed
 SITE := .venv/site
+KERNEL_TOOLS := qemu-system-x86 busybox-static cpio xz-utils
 
 .PHONY: $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' Makefile)
 
@@ -52,6 +53,7 @@ golden: $(STAMP)  ## tests/golden written anew: options, columns, JSON keys, API
 # What a machine has no part for is left out, and says why.
 test-all: $(STAMP) tools java  ## those of a release: faults, upgrades, pages, Spark, packages; half an hour
 	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux || true
+	@scripts/apt.sh "Tests under other kernels" $(KERNEL_TOOLS) || true
 	@for part in gpu_libraries cuda_wheels otel_collector charts spark versions; do scripts/$$part.sh || true; done
 	@$(PYTHON) -m scripts.run_tests --all $(ARGS)
 
@@ -65,11 +67,6 @@ MINUTES ?= 8
 fuzz: $(STAMP)  ## parsers of strangers' bytes; MINUTES=60; resumable
 	@scripts/fuzz.sh
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
-
-# Debian's kernels 6.12 and 6.1 under QEMU, without KVM: each program, the doctor, launches counted.
-test-kernels: $(STAMP)  ## BPF objects under other kernels, by QEMU; four minutes
-	@scripts/apt.sh "Tests under other kernels" qemu-system-x86 busybox-static cpio xz-utils libbpf1 gcc libc6-dev
-	@$(PYTHON) -m bench.kernels
 
 # Containers by podman with runc, in a network of their own.
 test-images: images java tools  ## a fleet of containers up to a release; as root
@@ -229,6 +226,10 @@ bench-gpu-time: $(STAMP) tools  ## what our library in GPU programs costs; as ro
 
 bench-agent: $(STAMP) tools  ## what an agent costs its host; as root, 20 minutes
 	@$(PYTHON) -m bench agent $(ARGS)
+
+bench-kernels: $(STAMP) tools  ## other kernels under QEMU, up to an agent's report; as root
+	@scripts/apt.sh "bench-kernels" $(KERNEL_TOOLS)
+	@$(PYTHON) -m bench kernels $(ARGS)
 
 bench-discovery: $(STAMP) tools  ## what the first process of an unseen library misses
 	@$(PYTHON) -m bench discovery $(ARGS)

@@ -46,10 +46,13 @@ KERNELS: Final = ("6.1", "6.12")
 LAUNCHES: Final = 1_000
 PLACES: Final = 16
 """Attached and let go by the clock: functions of the C library's mathematics."""
-SWITCHES_WITHIN: Final = 0.1
+SLEEPS: Final = 500
+SEEN: Final = 0.95
+"""Of switches: some reach no hook (bpf/README.md)."""
 WINDOW_S: Final = 3
 NOT_RUN: Final = {"5.15": "by helpers, not run", "RHEL 9's 5.14": "not run"}
 _VM: Final = str(ROOT / "scripts" / "kernel_vm.sh")
+_NONE_THERE: Final = 77
 _TARGET: Final = ROOT / ".tools" / "kernels" / "target"
 _OBJECTS: Final = ("host.bpf.o", "steps.bpf.o", f"gpu.{platform.machine()}.bpf.o")
 
@@ -58,7 +61,7 @@ HELPERS: Final = {
     113: "5.5", 114: "5.5", 125: "5.8", 130: "5.8", 131: "5.8", 132: "5.8", 137: "5.9",
     158: "5.11", 169: "5.15", 170: "5.15", 171: "5.15", 174: "5.15", 181: "5.17", 195: "5.19",
 }  # fmt: skip
-"""Number of a helper -> the kernel that brought it: include/uapi/linux/bpf.h through its history."""
+"""Number of a helper -> the kernel that brought it, by the history of include/uapi/linux/bpf.h."""
 NEWER: Final = ("start_ticks", "on_tick", "add_cpu")
 """A program and its functions: a kernel that refuses it has on_perf_tick."""
 _CALL, _ATOMICS, _JUMP_32, _PLAIN_ADD = 0x85, {0xC3, 0xDB}, 0x06, 0x00
@@ -214,22 +217,24 @@ def _maps() -> list[str]:
 
 
 def _host() -> dict[str, Any]:
-    """Hold a second's switches of the eBPF source against the kernel's own count."""
+    """Hold switches between two drains against the kernel's count inside and around them."""
     source = EbpfSource("libbpf")
     source.start()
+    seen: list[int] = []
     try:
-        list(source.drain(boottime_ns()))
-        before = _switches()
-        time.sleep(1.0)
-        after = _switches()
-        records = list(source.drain(boottime_ns()))
+        for _ in range(2):
+            seen.append(_switches())
+            records = list(source.drain(boottime_ns()))
+            seen.append(_switches())
+            for _ in range(SLEEPS):
+                time.sleep(0.001)
     finally:
         source.stop()
     cpus = next(one for one in records if isinstance(one, HostTable) and one.name == "cpu")
-    counted = sum(cpus.column("switches").values())
     return {
-        "switches": int(counted),
-        "switches_of_the_kernel": after - before,
+        "switches": int(sum(cpus.column("switches").values())),
+        "least": seen[2] - seen[1],
+        "most": seen[3] - seen[0],
         "ticks": sum(not isinstance(one, HostTable) for one in records),
     }
 
@@ -304,9 +309,9 @@ def objections(seen: Mapping[str, Any]) -> Iterator[str]:
             yield f"expected that the doctor names {program}: {seen['doctor']['ebpf']['found']}"
     if seen["counting"]["launches"] != LAUNCHES:
         yield f"expected {LAUNCHES} launches, counted {seen['counting']['launches']}"
-    told = seen["host"]["switches_of_the_kernel"]
-    if abs(seen["host"]["switches"] - told) > SWITCHES_WITHIN * told or not seen["host"]["ticks"]:
-        yield f"expected ticks, and {told} switches: {seen['host']}"
+    host = seen["host"]
+    if not host["ticks"] or not SEEN * host["least"] <= host["switches"] <= host["most"]:
+        yield f"expected ticks, and switches between the kernel's counts: {host}"
     if not seen["agent"]["reports"] or not {"ebpf", "host", "probes"} <= {
         *seen["agent"]["sources"]
     }:
@@ -314,9 +319,15 @@ def objections(seen: Mapping[str, Any]) -> Iterator[str]:
 
 
 def under(version: str) -> dict[str, Any]:
-    """Look under one of Debian's kernels. Raises CalledProcessError."""
+    """Look under one of Debian's kernels; empty where apt's sources have none for this machine.
+
+    Raises      CalledProcessError
+    """
     build(_TARGET)
-    subprocess.run([_VM, "fetch", version], check=True)
+    fetched = subprocess.run([_VM, "fetch", version], check=False)
+    if fetched.returncode == _NONE_THERE:
+        return {}
+    fetched.check_returncode()
     inside = [_VM, "run", version, sys.executable, "-m", "bench.kernels"]
     done = subprocess.run(inside, stdout=subprocess.PIPE, cwd=ROOT, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -325,6 +336,7 @@ def under(version: str) -> dict[str, Any]:
 
 def measure(kept: Parts) -> Measured:
     seen = {version: kept.get(version, partial(under, version)) for version in KERNELS}
+    seen = {version: found for version, found in seen.items() if found}
     if os.geteuid() == 0:
         seen["here"] = kept.get("here", look)
     figures = []

@@ -1,4 +1,4 @@
-/* GPU calls for kernels without uprobe_multi or BTF: entries, returns, bytes and errors by process and
+/* GPU calls for kernels without BTF: entries, returns, bytes and errors by process and
  * row. The loader puts ../include/gpu.h and ../include/arguments.h before this file, and PROGRAM_PLACE:
  * a number that it replaces in the finished code, by file and row, for each place it attaches.
  *

@@ -18,7 +18,7 @@ from collectors.interface import SourceUnavailable
 
 from .bpf_maps import LINK_CREATE, bpf_descriptor
 from .libbpf import BpfObject, missing_rights
-from .perf_events import end_opener, open_uprobe, opener_is_needed, why_refused
+from .perf_events import end_opener, open_uprobe, opener_is_needed
 from .system_calls import structure_fields
 
 UPROBE_MULTI: Final = 48
@@ -210,7 +210,9 @@ class EventLinks:
                 os.close(file)
         except OSError as error:
             self.close()
-            raise SourceUnavailable(f"cannot attach to {path}: {why_refused(error)}") from None
+            forbidden = error.errno in {errno.EPERM, errno.EACCES}
+            why = "this kernel asks for CAP_SYS_ADMIN" if forbidden else error.strerror
+            raise SourceUnavailable(f"cannot attach to {path}: {why}") from None
         except BaseException:
             self.close()
             raise

@@ -1,6 +1,6 @@
-"""Counts GPU calls through BCC, as root: for kernels without uprobe_multi or BTF.
+"""Counts GPU calls through BCC, as root: for kernels without BTF.
 
-A perf event hands no cookie to its program, so the finished code is loaded for each place with the
+Its perf events hand no cookie to a program, so the finished code is loaded for each place with the
 place's number in it. Detaching takes a tenth of a second: groups are never switched in turns.
 """
 

@@ -4,6 +4,7 @@ claims it tries: programs are loaded and let go, nothing stays attached or chang
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import stat
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from collectors.binaries.perf_ring import PerfRings
 from collectors.bpf.uprobes import UprobeWay, uprobe_way
 from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
@@ -82,6 +84,8 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("devices", "permi", "let the agent's user open /dev/nvidia*"),
     ("devices", "", "nothing, unless this host has GPUs: then install NVIDIA's driver or amdgpu"),
     ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
+    ("probes", "paranoid", "allow the agent CAP_SYS_ADMIN: a child of it alone keeps it"),
+    ("probes", "cap_sys_admin", "allow the agent CAP_SYS_ADMIN: a child of it alone keeps it"),
     ("probes", "attach cookies", PROBES_ADVICE),
     ("probes", "btf", PROBES_ADVICE),
     ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
@@ -271,6 +275,7 @@ def load_probes(loader: str = Loader.AUTO) -> str:
     """Load what counts GPU calls, let it go, and name the loader. Raises SourceUnavailable."""
     chosen = choose(ProbeTable.load(), Loader(loader))
     chosen.programs.try_out(dear=True)
+    PerfRings(mmap.PAGESIZE).close()  # by which programs are found
     return chosen.loader
 
 

@@ -122,9 +122,11 @@ def test_agents_are_one_manifest_with_one_secret_of_tokens() -> None:
 
 
 def test_agent_without_probes_has_no_right_to_look_into_processes() -> None:
-    (agents,) = of_kind(rendered("cluster", "--set", "agent.sources.probes=false"), "DaemonSet")
+    chosen = ("--set", "agent.sources.probes=false", "--set", "agent.perfEvents=true")
+    (agents,) = of_kind(rendered("cluster", *chosen), "DaemonSet")
     (container,) = agents["spec"]["template"]["spec"]["containers"]
     added = set(container["securityContext"]["capabilities"]["add"])
+    assert "SYS_ADMIN" in added
     assert not added & {"SYS_PTRACE", "DAC_READ_SEARCH"}
     assert "appArmorProfile" not in container["securityContext"]
 
