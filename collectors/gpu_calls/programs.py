@@ -304,6 +304,11 @@ class GpuPrograms(AttachedGroups[Linked]):
             self.close()
             raise
 
+    @property
+    def few_places(self) -> bool:
+        """Tell whether each place takes long to let go."""
+        return self._way is UprobeWay.EVENTS
+
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
         """Switch the single calls of a process on or off, with the user's stacks or without."""
         key = struct.pack("<I", process.pid)
@@ -330,7 +335,7 @@ class GpuPrograms(AttachedGroups[Linked]):
         processes = self._readout.processes() | self._memory.processes()
         ended = {process for process in processes if not _lives(*process)}
         counted = self._readout.read()
-        if self._way is UprobeWay.EVENTS:
+        if self.few_places:
             self._heat = dict(self._hits_of(counted))
         memory = self._memory.read()
         names = tuple(name_events(self._rings[0].read(), self._table))
@@ -370,7 +375,7 @@ class GpuPrograms(AttachedGroups[Linked]):
             returns=attachment.returns,
             pid=self._pid,
         )
-        gated = self._way is UprobeWay.EVENTS and attachment.group is _GATED
+        gated = self.few_places and attachment.group is _GATED
         self._hold(file_group, link, boottime_ns() if gated else begun_ns)
         if attachment.returns or gated:
             self._mark = self._mark % 0xFFFFFFFF + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from collectors.binaries.proc_maps import (
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.kernel_names import UNKNOWN, Found, KernelNamer
-from collectors.gpu_calls.probe_plan import PlanBook
+from collectors.gpu_calls.probe_plan import Attachment, PlanBook, few
 from collectors.gpu_calls.probe_table import CallKind, Meaning, ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.readout import CallSample, ProbeDrain, ProbeLimits
@@ -214,7 +215,7 @@ class ProfileSession:
         self._lost: dict[str, int] = {}
         self._remarks: list[str] = []
         self._look_ns = 0
-        self.files = self.calls = 0
+        self.files = self.calls = self._places = 0
         with ExitStack() as stack:
             self.target = Target(pid, proc)
             stack.callback(self.target.close)
@@ -303,13 +304,16 @@ class ProfileSession:
         if found.plan.remark:
             self._remarks.append(f"{found.path} {found.plan.remark}")
         # Calls that are only counted leave no sample: their probes would cost for nothing.
-        wanted = [
+        wanted: Sequence[Attachment] = [
             attachment
             for attachment in found.plan.attachments
             if attachment.group is not ProbeGroup.OTHER
         ]
+        if self._programs.few_places:
+            wanted = few(wanted, self._places)
         if wanted:
             self._programs.attach(found.file, found.open_path, wanted)
+            self._places += sum(len(attachment.offsets) for attachment in wanted)
             self.files += 1
 
     def _named(self, drain: ProbeDrain) -> list[NamedCall]:
