@@ -40,6 +40,7 @@ def chosen(probed: Probed, path: Path, *groups: ProbeGroup) -> None:
     probed.attach(path, *others)
 
 
+@pytest.mark.release
 @pytest.mark.root
 @pytest.mark.kernel
 def test_launches_nested_ones_and_waits_are_counted_exactly(
@@ -99,6 +100,7 @@ except SourceUnavailable as error:
 """
 
 
+@pytest.mark.release
 @pytest.mark.root
 @pytest.mark.kernel
 @pytest.mark.parametrize(
