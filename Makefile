@@ -54,7 +54,7 @@ golden: $(STAMP)  ## tests/golden written anew: options, columns, JSON keys, API
 test-all: $(STAMP) tools java  ## those of a release: faults, upgrades, pages, Spark, packages; half an hour
 	@scripts/apt.sh "Tests of Debian packages" debootstrap iproute2 util-linux || true
 	@scripts/apt.sh "Tests under other kernels" $(KERNEL_TOOLS) || true
-	@for part in gpu_libraries cuda_wheels otel_collector charts spark versions; do scripts/$$part.sh || true; done
+	@for part in gpu_libraries cuda_wheels arm64_root otel_collector charts spark versions; do scripts/$$part.sh || true; done
 	@$(PYTHON) -m scripts.run_tests --all $(ARGS)
 
 # A quarter of an hour of one core; SCHEDULES says how many.
@@ -158,7 +158,7 @@ bpf:  ## the BPF objects, which are committed
 wheel: $(STAMP)  ## dist/, byte for byte reproducible
 	@scripts/wheel.sh
 
-# An agent and the aggregators, for this release of Debian.
+# An agent and the aggregators, for this release of Debian. MACHINE=aarch64 builds either for arm64, on x86-64.
 deb: $(STAMP)  ## agent and aggregators, into dist/
 	@scripts/deb.sh
 

@@ -18,8 +18,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
     **{
         name: {name: f"bench.{name}"}
         for name in (
-            "arithmetic", "audit", "demo", "discovery", "families", "kernels", "names", "probes",
-            "timing",
+            "arithmetic", "audit", "demo", "discovery", "families", "names", "probes", "timing",
         )
     },
     "agent": {"agent": "bench.agent", "loaded": "bench.agent:loaded", "view": "bench.agent:view"},
@@ -28,7 +27,7 @@ BENCHES: Final[Mapping[str, Mapping[str, str]]] = {
         "calls": "bench.probes:driver",
         **{part: f"bench.gpu_time_{part}" for part in ("counts", "coverage", "library")},
     },
-    "kernels": {"arm64": "bench.kernels_arm64"},
+    "kernels": {"kernels": "bench.kernels", "arm64": "bench.kernels_arm64"},
     "inputs": {"cases": "bench.inputs:cases", "forms": "bench.inputs"},
     "operate": {
         "signing": "bench.operate:signing",

@@ -8,7 +8,8 @@ folder=$PWD/.tools/arm64 suite=bookworm
 refuse() { echo "Tests of arm64: left out, $1" >&2; exit 77; }
 [ "$(uname -m)" = x86_64 ] || refuse "as it is emulated on x86-64"
 [ "$(id -u)" -eq 0 ] || refuse "as a root folder of Debian's needs root"
-scripts/apt.sh "Tests of arm64" qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross debootstrap cpio xz-utils || exit 77
+scripts/apt.sh "Tests of arm64" qemu-system-arm qemu-user-static gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross \
+    debootstrap cpio xz-utils || exit 77
 
 made=$(cat scripts/{arm64_root,debian_root,program_env}.sh requirements/{agent,dev}.txt | sha256sum)
 [ "$(cat "$folder/.complete" 2>/dev/null)" != "$made" ] || exit 0
