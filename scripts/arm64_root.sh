@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make ready what runs programs of arm64 on x86-64, as root: a Debian of that machine with the agent's locked packages and
+# Make ready what runs programs of arm64 on x86-64, as root: a Debian of that machine with the agent's Debian package and
 # NVIDIA's runtimes of CUDA 12 and 13 in .tools/arm64/root, and apt's lists of its kernels, by .tools/arm64/apt.conf.
 #   scripts/arm64_root.sh          prints nothing where all is there; exit code 77: this machine cannot have it
 set -euo pipefail
@@ -11,7 +11,7 @@ refuse() { echo "Tests of arm64: left out, $1" >&2; exit 77; }
 scripts/apt.sh "Tests of arm64" qemu-system-arm qemu-user-static gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross \
     debootstrap cpio xz-utils || exit 77
 
-made=$(cat scripts/{arm64_root,debian_root,program_env}.sh requirements/{agent,dev}.txt | sha256sum)
+made=$(cat scripts/{arm64_root,debian_root,deb,program_env}.sh requirements/{agent,dev}.txt | sha256sum)
 [ "$(cat "$folder/.complete" 2>/dev/null)" != "$made" ] || exit 0
 echo "Unpacking Debian for arm64 into .tools/arm64 ..." >&2
 rm -rf --one-file-system "$folder"
@@ -32,7 +32,8 @@ attempt() {
 }
 APT_CONFIG=$folder/apt.conf attempt apt-get -qq update
 attempt scripts/debian_root.sh aarch64 "$suite" "$folder/root" python3,libbpf1,ca-certificates,busybox-static,gcc,g++,libc6-dev
-MACHINE=aarch64 scripts/program_env.sh agent "$(scripts/wheel.sh "$folder/wheel")" "$folder/root/usr/lib/pointillist/agent"
+MACHINE=aarch64 attempt scripts/deb.sh "$folder/dist"
+dpkg-deb --fsys-tarfile "$folder"/dist/pointillist-agent_*_arm64.deb | tar -x --keep-directory-symlink -C "$folder/root"
 awk '/^(nvidia-cuda-runtime|hypothesis==)/ { on = 1 } on; !/\\$/ { on = 0 }' requirements/dev.txt >"$folder/tests.txt"
 attempt "$(scripts/uv.sh)" pip install --quiet --target "$folder/root/usr/lib/pointillist/tests" --no-deps --only-binary :all: \
     --python-version 3.11 --python-platform aarch64-manylinux_2_28 --require-hashes --requirement "$folder/tests.txt"
