@@ -18,8 +18,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 wheel=$(scripts/wheel.sh "$work")
 version=$(basename "$wheel" | cut -d- -f2)-$revision
-declare -A architectures=([x86_64]=amd64 [aarch64]=arm64)
-architecture=${architectures[${MACHINE:-$(uname -m)}]}
+case ${MACHINE:-$(uname -m)} in
+    "$(uname -m)") architecture=$(dpkg --print-architecture) ;;
+    aarch64) architecture=arm64 ;;
+    *) echo "make deb: expected MACHINE=aarch64 or none, got $MACHINE" >&2; exit 2 ;;
+esac
 minor=$(/usr/bin/python3 -c 'import sys; print(sys.version_info.minor)')
 
 # The users of some programs alone, from the one list of all.

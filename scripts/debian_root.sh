@@ -4,10 +4,9 @@
 #   scripts/debian_root.sh MACHINE SUITE FOLDER PACKAGE,PACKAGE     MACHINE as uname -m has it
 set -euo pipefail
 machine=$1 suite=$2 root=$3 packages=$4
-declare -A names=([x86_64]=amd64 [aarch64]=arm64)
 rm -rf --one-file-system "$root"
 foreign=()
-[ "$machine" = "$(uname -m)" ] || foreign=(--foreign "--arch=${names[$machine]}")
+[ "$machine" = "$(uname -m)" ] || foreign=(--foreign --arch=arm64)
 # In mounts of its own, so that what debootstrap mounts is gone with it.
 unshare --mount debootstrap "${foreign[@]}" --variant=minbase --include="$packages" "$suite" "$root"
 [ ${#foreign[@]} -gt 0 ] || exit 0

@@ -13,15 +13,16 @@ for name in "${names[@]}"; do
     [[ $name =~ ^(agent|aggregator|web)$ ]] || { echo "Images: expected agent, aggregator or web, got $name" >&2; exit 2; }
 done
 suite=bookworm python=3.11
-machine=${MACHINE:-$(uname -m)}
-declare -A architectures=([x86_64]=amd64 [aarch64]=arm64)
-architecture=${architectures[$machine]}
-tag=latest
-[ "$machine" = "$(uname -m)" ] || tag=$architecture
 work=$PWD/.tools/images
 
 [ "$(id -u)" -eq 0 ] || { echo "Images: left out, building them needs root" >&2; exit 77; }
 scripts/apt.sh "Images" buildah podman runc debootstrap || exit 77
+machine=${MACHINE:-$(uname -m)} tag=latest wheels=()
+case $machine in
+    "$(uname -m)") architecture=$(dpkg --print-architecture) ;;
+    aarch64) architecture=arm64 tag=arm64 wheels=(--python-platform aarch64-manylinux_2_28 --only-binary :all:) ;;
+    *) echo "Images: expected MACHINE=aarch64 or none, got $machine" >&2; exit 2 ;;
+esac
 uv=$(scripts/uv.sh)
 export UV_LINK_MODE=copy
 mkdir -p "$work"
@@ -71,8 +72,7 @@ gather() {
     local context=$work/context
     rm -rf "$context"
     mkdir -p "$context/bin" "$context/wheel"
-    attempt "$uv" pip install --quiet --python-version "$python" --python-platform "$machine-manylinux_2_28" --only-binary :all: \
-        --target "$context/site" --require-hashes -r "$(lock_of "$1")"
+    attempt "$uv" pip install --quiet --python-version "$python" "${wheels[@]}" --target "$context/site" --require-hashes -r "$(lock_of "$1")"
     attempt scripts/wheel.sh "$context/wheel"
     attempt "$uv" pip install --quiet --offline --python-version "$python" --target "$context/site" --no-deps "$context"/wheel/*.whl
     # Others' own tests, headers and static libraries: a fifth of the whole.

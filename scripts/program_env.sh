@@ -6,9 +6,8 @@ set -euo pipefail
 lock=$1 wheel=$(realpath "$2") folder=$(realpath -m "$3")
 cd "$(dirname "$0")/.."
 uv=$(scripts/uv.sh)
-machine=${MACHINE:-$(uname -m)}
 wheels=()
-[ "$machine" = "$(uname -m)" ] || wheels=(--python-platform "$machine-manylinux_2_28" --only-binary :all:)
+[ "${MACHINE:-$(uname -m)}" = "$(uname -m)" ] || wheels=(--python-platform "$MACHINE-manylinux_2_28" --only-binary :all:)
 attempt() {
     local said
     said=$("$uv" "$@" 2>&1) || { scripts/say_failed.sh "The environment $lock could not be made" "$said"; exit 1; }
