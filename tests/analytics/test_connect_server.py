@@ -12,6 +12,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 import pointillist
+from aggregator.releases.packs import mark_new
 from aggregator.releases.release_files import SimulatedMark, write_mark
 from aggregator.releases.releases import QueryForbidden, QueryRefused
 from analytics import (
@@ -269,8 +270,9 @@ def test_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
             connect(found)
     with pytest.raises(FleetServerUnavailable, match=r"expected an answer, got none"):
         connect(found)
-    (tmp_path / "empty").mkdir()
-    with served(tmp_path / "empty") as found:
+    (tmp_path / "new").mkdir()
+    mark_new(tmp_path / "new")
+    with served(tmp_path / "new") as found:
         wait_until_read(found)
         with connect(found) as there:
             assert there.mix().empty
