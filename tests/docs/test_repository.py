@@ -95,7 +95,7 @@ def test_requirement_files_hold_what_pyproject_declares_and_the_lowest_its_minim
         "dev": [*run, *extras["training"], *groups["dev"]],
         "lowest": [*run, *extras["training"], *groups["dev"]],
         "notebook": [*programs["simulator"], *extras["notebook"]],
-        "build": groups["build"],
+        "build": [*groups["build"], *PROJECT["build-system"]["requires"]],
         "spark": [*base, *extras["spark"]],
     }
     for file, declared in wanted.items():

@@ -205,6 +205,20 @@ def test_ci_goes_on_after_a_failure_and_ends_with_what_each_failed_step_said(
     assert done.returncode != 0
 
 
+def test_versions_that_cannot_be_had_are_left_out_with_a_line_each(checkout: Path) -> None:
+    shutil.copy(REPOSITORY / "pyproject.toml", checkout)
+    stub(checkout, "uv", f"echo '{NO_NETWORK}' >&2; exit 2")
+    done = run(checkout, "scripts/versions.sh")
+    why = "left out: the network or the package index did not answer"
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        f"Tests in .venv-lowest: {why}",
+        f"Tests in .venv-newest: {why}",
+    ]
+    asked = [call.split()[4:6] for call in calls(checkout, "uv")]
+    assert asked == [["--python", "3.11"], ["--python", "3.14"]]
+
+
 UNPACKS = """while [ $# -gt 0 ]; do [ "$1" = --target ] && mkdir -p "$2"; shift; done"""
 """What a stub of uv does with the folder it is given."""
 
