@@ -40,10 +40,6 @@ def debian(tmp_path: Path) -> Iterator[DebianRoot]:
     shutil.rmtree(folder)
 
 
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() and "pointillist" in str(path) else ""
-
-
 def test_packages_are_installed_run_upgraded_removed_and_purged(
     debian: DebianRoot, packages: list[Path], tmp_path: Path
 ) -> None:
@@ -66,7 +62,9 @@ def test_packages_are_installed_run_upgraded_removed_and_purged(
     assert "did not start again: systemctl status pointillist-leader pointillist-helper" in told
     asked = "dpkg-query --show --showformat '${db:Status-Abbrev}' 'pointillist-*'"
     assert debian.must(asked).split() == ["ii", "ii"]
-    anew = {path.name for path in debian.path("/etc").rglob("*") if "# of 0.1.0-2" in text_of(path)}
+    web = debian.path("/etc/default/pointillist-web")
+    shipped = [web, *debian.path("/etc/pointillist").glob("*.toml*")]
+    anew = {path.name for path in shipped if "# of 0.1.0-2" in path.read_text(encoding="utf-8")}
     assert anew == {
         "witness.toml", "pointillist-web",
         *(f"{name}.toml.dpkg-dist" for name in ("agent", "leader", "helper")),
