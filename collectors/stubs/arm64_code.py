@@ -26,6 +26,7 @@ class Arm64Code:
     def __init__(self, file: LoadedFile) -> None:
         self._file = file
         self._engine = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN)
+        self._engine.skipdata = True  # it begins at no function's begin
 
     def jumps_through(self, slots: Collection[int]) -> list[int]:
         """Give where code begins that jumps through a slot: adrp x16; ldr x17, [x16]; br x17."""
@@ -59,7 +60,7 @@ class Arm64Code:
             near = 0 < call - before <= _FARTHEST
             values = self._follow(before + 4, call, values) if near else {}
             if not near:
-                values = self._follow(call - _BEFORE, call, {})
+                values = self._follow(max(call - _BEFORE, self._file.begin(call)), call, {})
             yield values.get(_HOST), values.get(_NAME)
             values = {name: value for name, value in values.items() if name in _KEPT}
             before = call

@@ -58,8 +58,8 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 
-def ascending(numbers: Collection[int]) -> Numbers:
-    return np.array(sorted(numbers), np.int64)
+def ascending(addresses: Collection[int]) -> Numbers:
+    return np.array(sorted(one for one in addresses if 0 <= one < USER_SPACE), np.int64)
 
 
 def among(numbers: Numbers, wanted: Numbers) -> NDArray[np.bool_]:
@@ -101,6 +101,11 @@ class LoadedFile:
 
     def holds(self, address: int) -> bool:
         return self._part(address) is not None
+
+    def begin(self, address: int) -> int:
+        """Give where the bytes begin that are loaded with those at an address."""
+        part = self._part(address)
+        return address if part is None else part.address
 
     def executable(self, address: int) -> bool:
         part = self._part(address)

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-NAMES: Final = ("wire", "envelope", "joins", "elf", "traces", "sysfs", "maps", "memfd")
+NAMES: Final = (
+    "wire", "envelope", "joins", "elf", "stubs", "traces", "sysfs", "maps", "memfd",
+)  # fmt: skip
 CORPUS: Final = Path(__file__).with_name("corpus")
 """The inputs that are kept: of each target a folder, small enough to be replayed by `make test`."""
 
