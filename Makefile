@@ -234,6 +234,9 @@ bench-kernels: $(STAMP) tools  ## other kernels under QEMU, up to an agent's rep
 bench-discovery: $(STAMP) tools  ## what the first process of an unseen library misses
 	@$(PYTHON) -m bench discovery $(ARGS)
 
+bench-names: $(STAMP) tools  ## launches that have a kernel's name; 4 GB of wheels, as root
+	@$(PYTHON) -m bench names $(ARGS)
+
 bench-simulator: $(STAMP)  ## what 100,000 simulated GPUs cost, and would see
 	@$(PYTHON) -m bench simulator $(ARGS)
 

@@ -1,4 +1,4 @@
-"""How many launches have a kernel's name, by the files of real libraries: python -m bench names.
+"""How many launches have a kernel's name, by the files of real libraries: make bench-names.
 
 A process of PyTorch calls its own host stubs, as its operators do: without a device each launch
 fails, but is made. The agent comes when all kernels were launched once, and handles are opaque, as

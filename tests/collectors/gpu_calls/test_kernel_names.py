@@ -18,7 +18,7 @@ from collectors.binaries import demangle_child
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import MappedFile, Module, Modules, open_mapped, read_maps
 from collectors.binaries.symbols import MOST_SYMBOL, Demangler, SymbolCache, kernel_symbol
-from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
+from collectors.gpu_calls.kernel_names import UNKNOWN, Found, KernelNamer
 from collectors.gpu_calls.readout import NameEvent
 from collectors.records.basics import ProcessKey
 from collectors.records.gpu_calls import Unnamed
@@ -111,6 +111,47 @@ def test_namer_reads_dynamic_symbols_of_a_stripped_library(
     first, hidden, *_ = _named(namer, *stubs)
     assert first == "add(int*, int*)"
     assert hidden.startswith("libstripped.so+0x")  # static, and its symbol is stripped
+
+
+HIP = """
+extern void __hipRegisterFunction(void *, const void *, char *, const char *, int, void *, void *,
+                                  void *, void *, int *);
+static const void *const handle = "of the stub";
+const void *kernel(void) { return &handle; }
+__attribute__((constructor)) void registers(void) {
+    __hipRegisterFunction(0, &handle, "_Z4tickPf", "_Z4tickPf", -1, 0, 0, 0, 0, 0);
+}
+"""
+HIP_RUNTIME = "void __hipRegisterFunction(void) {}"
+
+
+def test_namer_gives_the_kernel_of_a_variable_that_is_its_handle(
+    namer: KernelNamer, tmp_path: Path
+) -> None:
+    """Of HIP: no address of code. The file that launched, where the call returned to, has it."""
+    runtime = elf_kit.library(tmp_path / "libruntime.so", source=HIP_RUNTIME)
+    path = elf_kit.library(tmp_path / "libhip.so", "-s", runtime, source=HIP)
+    ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(path))
+    library.kernel.restype = ctypes.c_void_p
+    caller = ctypes.cast(library.kernel, ctypes.c_void_p).value
+    asked = {(ME, library.kernel()): caller or 0}
+    until(lambda: _found(namer, asked).unnamed is None)
+    assert _found(namer, asked).name == "tick(float*)"
+
+
+def test_namer_says_why_a_kernel_has_no_name(namer: KernelNamer, tmp_path: Path) -> None:
+    plain = _stubs(elf_kit.library(tmp_path / "libkernels.so", "-s", source=STUBS))[1]
+    assert _found(namer, {(ME, 0xD1): 0}).unnamed is Unnamed.HANDLE
+    until(lambda: _found(namer, {(ME, plain): 0}).unnamed is Unnamed.FILE)
+    assert _found(namer, {(ME, plain): 0}).name.startswith("libkernels.so+0x")
+    namer.modules = lambda _: None
+    assert _found(namer, {(ENDED, plain): 0}).unnamed is Unnamed.PROCESS
+
+
+def _found(namer: KernelNamer, asked: dict[tuple[ProcessKey, int], int]) -> Found:
+    (found,) = namer.names(asked).values()
+    return found
 
 
 def test_namer_reads_a_debug_file_only_of_the_same_build(
