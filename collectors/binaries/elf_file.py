@@ -36,11 +36,14 @@ _NOP5: Final = bytes.fromhex("0f1f440000")
 
 
 class EntryClass(StrEnum):
-    """How the kernel passes a probed instruction, the cheapest last."""
+    """How the kernel passes a probed instruction.
+
+    NOP     by kernel: x86-64's of five bytes, arm64's, which is stepped before Linux 6.13
+    """
 
     STEPPED = "stepped"
     EMULATED = "emulated"
-    NOP5 = "nop5"
+    NOP = "nop"
 
 
 def x86_64_entry(code: bytes) -> EntryClass:
@@ -49,7 +52,7 @@ def x86_64_entry(code: bytes) -> EntryClass:
     Source  arch/x86/kernel/uprobes.c: push of a register, short and near jumps, call, nop
     """
     if code.startswith(_NOP5):
-        return EntryClass.NOP5
+        return EntryClass.NOP
     first = code[1:2] if code[:1] == b"\x41" else code[:1]
     if first and 0x50 <= first[0] <= 0x57:
         return EntryClass.EMULATED
@@ -72,16 +75,18 @@ _SIMULATED_ARM64: Final = (
     (0xBF000000, 0x18000000),  # ldr (literal)
     (0xFF000000, 0x98000000),  # ldrsw (literal)
 )
-"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c."""
+"""(mask, value). Source: arch/arm64/kernel/probes/decode-insn.c"""
+_NOP_ARM64: Final = 0xD503201F
 
 
 def arm64_entry(code: bytes) -> EntryClass:
-    """Classify an instruction of arm64; stp, sub, bti and paciasp are single-stepped.
-
-    A nop counts as stepped: newer kernels simulate it, and which one this is cannot be asked.
-    """
+    """Classify an instruction of arm64; stp, sub, bti and paciasp are single-stepped."""
+    if len(code) < 4:
+        return EntryClass.STEPPED
     word = int.from_bytes(code[:4], "little")
-    simulated = len(code) >= 4 and any(word & mask == value for mask, value in _SIMULATED_ARM64)
+    if word == _NOP_ARM64:
+        return EntryClass.NOP
+    simulated = any(word & mask == value for mask, value in _SIMULATED_ARM64)
     return EntryClass.EMULATED if simulated else EntryClass.STEPPED
 
 

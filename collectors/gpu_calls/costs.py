@@ -38,7 +38,7 @@ _X86_64: Final = {
     "loop": "53 55 4889fb 4889f5 ffd5 48ffcb 75f9 5d 5b c3",
     EntryClass.EMULATED: "55 5d c3",
     EntryClass.STEPPED: "488d0424 c3",
-    EntryClass.NOP5: "0f1f440000 c3",
+    EntryClass.NOP: "0f1f440000 c3",
 }
 """loop(calls, function): rbx counts down, rbp is called. Then push, lea and a five-byte nop."""
 
@@ -47,8 +47,9 @@ _ARM64: Final = {
     "c0035fd6",
     EntryClass.EMULATED: "09000010 c0035fd6",
     EntryClass.STEPPED: "ff4300d1 ff430091 c0035fd6",
+    EntryClass.NOP: "1f2003d5 c0035fd6",
 }
-"""The same with x19 and x20; adr and sub. There is no class of five-byte nops."""
+"""The same with x19 and x20; adr, sub and nop."""
 
 _CODE: Final = {"x86_64": _X86_64, "aarch64": _ARM64}
 
@@ -132,7 +133,7 @@ def calibrate(
 ASSUMED: Final[Mapping[EntryClass, HitCost]] = {
     EntryClass.STEPPED: HitCost(4_000.0, 7_000.0),
     EntryClass.EMULATED: HitCost(1_500.0, 4_000.0),
-    EntryClass.NOP5: HitCost(1_000.0, 3_000.0),
+    EntryClass.NOP: HitCost(4_000.0, 7_000.0),
 }
 """Until this machine has been measured, and where it cannot be: more than most machines take."""
 

@@ -125,7 +125,7 @@ def test_elf_usdt_marks_follow_a_base_that_moved(built: Path, tmp_path: Path) ->
         ("f30f1efa55", EntryClass.STEPPED),  # endbr64
         ("488d0500000000", EntryClass.STEPPED),  # lea
         ("4883ec08", EntryClass.STEPPED),  # sub
-        ("0f1f440000", EntryClass.NOP5),
+        ("0f1f440000", EntryClass.NOP),
         ("0f1f4000", EntryClass.STEPPED),  # a nop of four bytes
         ("90", EntryClass.EMULATED),
         ("e800000000", EntryClass.EMULATED),
@@ -140,6 +140,7 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
+        (0xD503201F, EntryClass.NOP),
         (0x14000010, EntryClass.EMULATED),  # b
         (0x94000010, EntryClass.EMULATED),  # bl
         (0x90000000, EntryClass.EMULATED),  # adrp
@@ -148,7 +149,6 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
         (0xA9BF7BFD, EntryClass.STEPPED),  # stp x29, x30, [sp, #-16]!
         (0xD10083FF, EntryClass.STEPPED),  # sub sp, sp, #32
         (0xD503233F, EntryClass.STEPPED),  # paciasp
-        (0xD503201F, EntryClass.STEPPED),  # nop
     ],
 )
 def test_entry_class_of_arm64_is_the_kernels(word: int, expected: EntryClass) -> None:

@@ -188,7 +188,7 @@ def found(file: int, path: str = "/lib") -> FileFound:
     groups = ((ProbeGroup.LAUNCH, 3), (ProbeGroup.COPY, 1))
     plan = FilePlan(
         tuple(
-            Attachment(g, False, tuple(range(n)), (0,) * n, (0,) * n, (EntryClass.NOP5,) * n)
+            Attachment(g, False, tuple(range(n)), (0,) * n, (0,) * n, (EntryClass.NOP,) * n)
             for g, n in groups
         )
     )
