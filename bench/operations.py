@@ -33,6 +33,12 @@ from transport.factory import Side
 
 CASES: Final[Mapping[str, str]] = {}
 """What happens to a fleet: the test that has it happen."""
+MOVED: Final[Mapping[str, str]] = {
+    r"transport\.kafka\.kafka_settings": "transport.kafka.kafka_frame",
+    r"transport\.opening": "transport.factory",
+    r"transport\.port\b": "transport.interface",
+    "from tests.process_kit import wait_for": "",
+}
 SENT, BEFORE, LATER = 60, 10, 50
 LONGEST_S: Final = 900
 _RIGHT: Final = re.compile(r"^(\d+) of (\d+) right$", re.MULTILINE)
@@ -48,6 +54,7 @@ def field(kept: Parts) -> Measured:
     wrong = []
     with tempfile.TemporaryDirectory() as copy:
         folder = Path(shutil.copytree(found, Path(copy) / "scripts"))
+        _as_now(folder)
         for script in sorted(folder.glob("*/try.*")):
             part = kept.get(script.parent.name, partial(_ran, script))
             counts = _RIGHT.findall(part["said"])
@@ -66,10 +73,6 @@ def field(kept: Parts) -> Measured:
 
 
 def _ran(script: Path) -> Part:
-    text = script.read_text(encoding="utf-8")
-    script.chmod(0o644)
-    # A name of tests that a script imports and does not use, and that has gone since.
-    script.write_text(re.sub(r"(?m)^.* import wait_for .*\n", "", text), encoding="utf-8")
     command = [sys.executable, "-W", "ignore"] if script.suffix == ".py" else ["bash"]
     uv = subprocess.check_output([ROOT / "scripts" / "uv.sh"], text=True).split()
     done = subprocess.run(
@@ -77,6 +80,16 @@ def _ran(script: Path) -> Part:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LONGEST_S,
     )  # fmt: skip
     return {"said": done.stdout}
+
+
+def _as_now(folder: Path) -> None:
+    """Let copies of the scripts import by the names that modules have now."""
+    for path in folder.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.chmod(0o644)
+        for before, now in MOVED.items():
+            text = re.sub(before, now, text)
+        path.write_text(text, encoding="utf-8")
 
 
 def own(kept: Parts) -> Measured:
