@@ -35,6 +35,7 @@ CASES: Final[Mapping[str, str]] = {}
 """What happens to a fleet: the test that has it happen."""
 MOVED: Final[Mapping[str, str]] = {
     r"transport\.kafka\.kafka_settings": "transport.kafka.kafka_frame",
+    r"edge_agent\.sending\.control_feed": "edge_agent.sending.outbox",
     r"transport\.opening": "transport.factory",
     r"transport\.port\b": "transport.interface",
     "from tests.process_kit import wait_for": "",
