@@ -41,6 +41,9 @@ _STILL_MS: Final = 500
 _SET_BACK_MS: Final = 60_000
 """After a clock that was set back further nothing may wait for the time that it told."""
 
+_SET_AHEAD_MS: Final = 86_400_000
+"""Tasks that were refused by a clock further behind, as years away, are read again."""
+
 _STILL_MOST_MS: Final = 1_000
 """Sends that follow one another hold the sources up no longer than so."""
 
@@ -216,8 +219,12 @@ class AgentRuntime:
     def step(self) -> None:
         """Do what is due: sends first, and the rest away from the next: load moves no record."""
         now_ms = self._clock.unix_ms()
-        if now_ms < self._timers.stepped_ms - _SET_BACK_MS:
+        before_ms = self._timers.stepped_ms
+        if now_ms < before_ms - _SET_BACK_MS:
             self._go_on_from(now_ms)
+        elif 0 < before_ms < now_ms - _SET_AHEAD_MS:
+            self._log.warning("clock set ahead", seconds=(now_ms - before_ms) // 1000)
+            self._control.restart()
         self._timers.stepped_ms = now_ms
         self._effects.send(now_ms)
         if now_ms >= self._timers.control_ms:

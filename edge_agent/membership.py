@@ -234,10 +234,10 @@ def rekey(config: AgentConfig, next_key: Path, binding: bytes, now_s: int) -> Re
     if old is not None and _id(old) == _id(new):  # an earlier call came as far as this
         before, carried = None, old.ledger_exists
     else:
+        before, carried = old, _carry(config, old, new, now_s)
         if old is not None and not same_machine_id(old.binding, new.binding):
             with _agent_stopped(config):
                 _drop_measured(config)  # it may be another machine's, which reports it, too
-        before, carried = old, _carry(config, old, new, now_s)
         # With a ledger or without: a place left empty could not be told from a host without a key.
         put = write_host_key if old is None else supersede_host_key
         put(place, replace(new, ledger_exists=carried))

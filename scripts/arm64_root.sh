@@ -35,8 +35,8 @@ attempt scripts/debian_root.sh aarch64 "$suite" "$folder/root" python3,libbpf1,c
 MACHINE=aarch64 attempt scripts/deb.sh "$folder/dist"
 dpkg-deb --fsys-tarfile "$folder"/dist/pointillist-agent_*_arm64.deb | tar -x --keep-directory-symlink -C "$folder/root"
 awk '/^(nvidia-cuda-runtime|hypothesis==)/ { on = 1 } on; !/\\$/ { on = 0 }' requirements/dev.txt >"$folder/tests.txt"
-attempt "$(scripts/uv.sh)" pip install --quiet --target "$folder/root/usr/lib/pointillist/tests" --no-deps --only-binary :all: \
+attempt "$(scripts/uv.sh)" pip install --quiet --target "$folder"/root"/usr/lib/pointillist/tests" --no-deps --only-binary :all: \
     --python-version 3.11 --python-platform aarch64-manylinux_2_28 --require-hashes --requirement "$folder/tests.txt"
 # Compiled here: emulated it takes half a minute at each start.
-attempt .venv/bin/python -m compileall -q -j 2 --invalidation-mode unchecked-hash "$folder"/root/usr/lib/{python3.11,pointillist/agent/lib}
+attempt .venv/bin/python -m compileall -q -j 2 --invalidation-mode unchecked-hash "$folder/root"/usr/lib/{python3.11,pointillist/agent/lib}
 echo "$made" >"$folder/.complete"

@@ -205,6 +205,8 @@ def _folder(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
+    if not name.isascii():  # as no quoted name is; bytes that are no text could not be quoted
+        return None
     series = unquote(name.removeprefix("series="))
     return series if name == f"series={quote(series, safe='')}" else None
 

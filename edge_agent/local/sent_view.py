@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Final
@@ -18,6 +19,7 @@ from privacy.plan import epsilon_of_share
 from wire import labels
 from wire.catalogue import UNMEASURED, Bound, Catalogue, Section
 from wire.envelope import Signed
+from wire.rejection import ReportRejected
 from wire.report import report_length
 from wire.task import SectionKind, SectionSpec, Task, series_name
 
@@ -93,10 +95,10 @@ class SentReport:
 
 def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
     """Put entries and rows together, by the end of their windows; a row keeps its host id."""
-    tasks = {  # as this agent verified them when it took them
-        task_id: Task.decode_body(Signed.decode(signed, labels.TASK).body)
-        for task_id, signed in left.tasks.items()
-    }
+    tasks = {}  # as this agent verified them when it took them; not those of times beyond years
+    for task_id, signed in left.tasks.items():
+        with suppress(ReportRejected):
+            tasks[task_id] = Task.decode_body(Signed.decode(signed, labels.TASK).body)
     # Both by series key, or by name where an earlier agent sealed the report.
     rows = {(row.host_id, row.series, row.window): row for row in left.reports}
     found = []

@@ -203,7 +203,10 @@ def cohort_faults(ledger: LedgerView, signed: Mapping[bytes, bytes], now_s: int)
     current = {known.task_id for known in ledger.series.values()}
     faults = {}
     for kept in (content for task_id, content in signed.items() if task_id in current):
-        task = Task.decode_body(Signed.decode(kept, labels.TASK).body)
+        try:
+            task = Task.decode_body(Signed.decode(kept, labels.TASK).body)
+        except ReportRejected:  # an earlier agent took times beyond the year 9999
+            continue
         if task.expiry <= now_s or task.last_window + task.window_s <= now_s:
             continue
         parties = PartyKeys(task.leader_pk, task.helper_pk)

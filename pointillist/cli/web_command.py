@@ -183,6 +183,8 @@ def _started(address: str, store: Path, open_: bool, json: bool) -> None:
             need_store(store)
         except NoStore as error:
             say(f"{error}: the pages fill once it has releases")
+        except OSError as error:  # a file, or a folder that is closed to this user
+            say(f"{store}: {error.strerror}: the pages fill once it can be read")
     if open_:
         open_page(address)
 

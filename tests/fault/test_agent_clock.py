@@ -195,6 +195,21 @@ def test_host_whose_clock_was_a_year_ahead_for_five_minutes_notices_nothing(
     runtime.close()
 
 
+def test_host_that_started_in_1970_takes_its_tasks_once_ntp_has_come(tmp_path: Path) -> None:
+    """By such a clock a task begins in more than a year, and is refused; nobody sends it again."""
+    made = surroundings(tmp_path, window_s=60, windows=1_000_000)
+    clock = GlitchClock(30_000)
+    runtime = made.agent(clock)  # type: ignore[arg-type]
+    runtime.start()
+    turn(runtime, clock, 20)
+    assert not runtime.tasks
+    clock.ahead_ms = 1000 * T0 - clock.boot_ms
+    turn(runtime, clock, 180)
+    assert runtime.tasks
+    assert reported(made)
+    runtime.close()
+
+
 # The aggregators
 
 

@@ -6,6 +6,7 @@ change a number, or keep a folder from being read.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -55,7 +56,9 @@ def own_entries(
 def _fits(entry: os.DirEntry[str], folders: bool | None) -> bool:
     try:
         return folders is None or (entry.is_dir() if folders else entry.is_file())
-    except OSError:  # a link in a circle
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # of ours, and a disk that fails: nothing to pass over
+            raise
         return False
 
 
@@ -86,4 +89,5 @@ def pass_over(*paths: Path) -> None:
 
 def passed_over(folder: Path) -> list[Path]:
     """Give what was passed over in a folder, or below it, and is still there."""
-    return sorted(path for path in _told if folder in path.parents and os.path.lexists(path))
+    told = list(_told)  # other threads add to it
+    return sorted(path for path in told if folder in path.parents and os.path.lexists(path))

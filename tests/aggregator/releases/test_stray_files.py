@@ -83,6 +83,8 @@ def litter(folder: Path) -> list[Path]:
     for other in OTHER_NAMES:
         put(folder / SINGLES / other.format(name=name, stem=single.stem), single.read_bytes())
     put(folder / SINGLES / "19700111T000000Z-c0.parquet")  # of another day
+    for level in ("", "series=minutes", "packed", "packed/series=minutes", "suppressed"):
+        put(folder / level / "f\udcfcr.txt")  # bytes that are no text
     for kept in (
         "series=minutes/date=1970-01-09.bak", "series=minutes/date=1970-1-9", "Series=minutes",
         "series=minutes/date=19700109", "series=minutes (1)", "backup/series=minutes", "lost+found",

@@ -17,6 +17,7 @@ from aggregator import read_causes, read_releases
 from aggregator.releases.cause_files import CausesUnreadable, cause_columns, tables_of, tables_read
 from aggregator.releases.releases import query
 from aggregator.releases.store import Store
+from aggregator.releases.window_files import COARSE
 from aggregator.statistics.causes import CauseRow, CauseTable, Trend, cause_table
 from aggregator.statistics.correction import Detector, Reported, _poisson_bounds
 from aggregator.statistics.ratios import CONFIDENCE
@@ -302,6 +303,7 @@ def test_store_writes_tables_that_a_crash_left_out(tmp_path: Path) -> None:
 
 def test_release_without_causes_has_no_table(tmp_path: Path) -> None:
     assert cause_columns(tables_of([], None, None)).num_rows == 0
+    (tmp_path / COARSE).touch()  # a new store
     empty = read_causes(tmp_path)
     assert empty.empty
     assert "cause" in empty.columns
