@@ -70,15 +70,25 @@ def _x86(static: bool) -> list[tuple[int, bytes]]:
 
     lea = {register: bytes.fromhex(code) for register, code in
            {"rdi": "488d3d", "rsi": "488d35", "rcx": "488d0d"}.items()}  # fmt: skip
+
+    def registers(bound: str, target: int) -> list[tuple[bytes, int | None]]:
+        copied = (bytes.fromhex("4889ca"), None)
+        return [
+            (lea["rsi"], STUB), (lea["rcx"], 0x100), copied, (bytes.fromhex(bound), None),
+            (b"\xe8", target),
+        ]  # fmt: skip
+
     jumps = [
         to(_PLT + 16 * number, (b"\xff\x25", _SLOTS + 8 * number)) for number in range(len(_NAMES))
     ]
     return [
         *jumps,
         to(
-            _CONSTRUCTOR, (lea["rdi"], _WRAPPER), (lea["rsi"], STUB), (lea["rcx"], 0x100),
-            (bytes.fromhex("4889ca"), None), (bytes.fromhex("41b8ffffffff"), None),
-            (b"\xe8", plt[0]), (b"\xc3", None),
+            _CONSTRUCTOR,
+            (lea["rdi"], _WRAPPER),
+            *registers("4531c0", LAUNCH),  # as variables are: r8d is 0
+            *registers("41b8ffffffff", plt[0]),
+            (b"\xc3", None),
         ),
         to(
             STUB, (lea["rsi"], STUB), (lea["rdi"], _HANDLE), (b"\xe8", plt[1]),
