@@ -6,7 +6,6 @@ import os
 import subprocess
 import threading
 from collections import OrderedDict, deque
-from contextlib import suppress
 from typing import Final
 
 from collectors.binaries.symbols import SymbolCache
@@ -70,16 +69,19 @@ class StubFiles:
     def _begin(self, key: str, fd: int) -> str:
         if not interpreter().whole:
             return self._refuse(key, "the agent's user cannot read the agent's own code")
-        if len(self._waiting) < _MOST_WAITING:
-            with suppress(OSError):
-                own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-                self._reading.add(key)
-                with self._wake:
-                    self._waiting.append((key, own))
-                    self._wake.notify()
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="stubs", daemon=True)
-                    self._thread.start()
+        if len(self._waiting) >= _MOST_WAITING:
+            return READING
+        try:
+            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return self._refuse(key, f"it cannot be opened: {error.strerror}")
+        self._reading.add(key)
+        with self._wake:
+            self._waiting.append((key, own))
+            self._wake.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="stubs", daemon=True)
+            self._thread.start()
         return READING
 
     def _take(self) -> None:
