@@ -359,7 +359,7 @@ def measure(kept: Parts) -> Measured:
         f"Linux {found['release']}: {one}" for found in seen.values() for one in objections(found)
     ]
     tables = {"kernels": seen, "least": least, "launches": LAUNCHES, "not_run": NOT_RUN}
-    return Measured(figures, {"tables": tables}, wrong=wrong)
+    return Measured(figures, tables, wrong=wrong)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.bpf_maps import MARK_FIELDS, MarkRing, PerCpuMap
 from collectors.bpf.cgroup_names import CgroupNames, Hierarchy, hierarchy_of
 from collectors.bpf.libbpf import BpfObject
-from collectors.bpf.uprobes import LINKS, Linked, UprobeWay, expect_way, uprobe_way
+from collectors.bpf.uprobes import LINKS, Linked, expect_way, uprobe_way
 from collectors.gpu_calls.programs import unavailable
 from collectors.interface import SourceUnavailable, UnavailableSource
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
@@ -57,14 +57,14 @@ class StepProbe:
 
 
 class StepPrograms:
-    def __init__(self, unified: bool, way: UprobeWay | None = None) -> None:
-        """Load; `way` None: the kernel's own. Raises SourceUnavailable."""
+    def __init__(self, unified: bool) -> None:
+        """Load. Raises SourceUnavailable."""
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
         self._object = BpfObject(files(bpf).joinpath("objects/steps.bpf.o").read_bytes())
         self._links: dict[int, list[Linked]] = {}
-        way = way or uprobe_way()
+        way = uprobe_way()
         self._link = LINKS[way]
         try:
             expect_way(self._object, _PROGRAMS, way)

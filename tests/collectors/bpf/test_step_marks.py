@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collectors.bpf.uprobes import UprobeWay
 from collectors.interface import SourceUnavailable
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 from collectors.steps.steps_source import MOST_MARKS_A_DRAIN, RING_BYTES, StepProbe, StepsSource
@@ -74,7 +75,11 @@ def drain(source: StepsSource) -> list[StepMarks]:
     return [marks for marks in found if isinstance(marks, StepMarks)]
 
 
-def test_steps_between_calls_and_of_calls_are_counted_exactly(program: Path) -> None:
+@pytest.mark.parametrize("way", UprobeWay)
+def test_steps_between_calls_and_of_calls_are_counted_exactly(
+    way: UprobeWay, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.steps.steps_source.uprobe_way", lambda: way)
     between = StepProbe(str(program), "pointillist_step")
     within = StepProbe(str(program), "pointillist_work", returns=True, name="work")
     with cgroup("cpu") as group, running(between, within) as source:
