@@ -184,7 +184,11 @@ class Governor:
         given_up = (frozenset(_GIVEN_UP[:n]) for n in range(len(_GIVEN_UP) + 1))
         ways = [(every, frozenset[ProbeGroup]())]
         ways += [(every - dear, _LAUNCHES_FIRST) for dear in given_up]
-        ways += [(frozenset(DROP_ORDER[n:]), STEADY_ONLY) for n in range(len(DROP_ORDER) + 1)]
+        dropping = [(frozenset(DROP_ORDER[n:]), STEADY_ONLY) for n in range(len(DROP_ORDER) + 1)]
+        if self.settings.turns < every and ProbeGroup.LAUNCH in self.settings.turns:
+            # What is cheap stays: to let it go for a burst's sake would take half a minute.
+            dropping.insert(1, (every - {ProbeGroup.LAUNCH, ProbeGroup.LAUNCH_RESULT}, every))
+        ways += dropping
         for groups, steady in ways:
             choice = self._fit(groups, steady, loads)
             if choice is not None:
@@ -200,15 +204,18 @@ class Governor:
         """Give the best period from 0 that keeps exactly these groups, or None: there is none."""
         allowed = self.settings.budget * _AIM
         least, longest = self.settings.period_ns
-        budget = max(allowed - self._debt / max(self._length_ns, 1), allowed / 10)
+        turns = self.settings.turns
+        # Paid back by what takes turns: what then is left is within its own rate.
+        debt = 0.0 if turns and not groups & turns else self._debt
+        budget = max(allowed - debt / max(self._length_ns, 1), allowed / 10)
         total = max((_sum(load, groups) for load in loads.values()), default=0.0)
         if total <= budget:
             return Period(0, least, groups, frozenset(), (), (), 1.0, total)
         if not whole:
             return None
-        whole |= frozenset(DROP_ORDER) - self.settings.turns
+        whole |= frozenset(DROP_ORDER) - turns
         steady = self._steady(groups, whole, loads, budget * _STEADY_PART)
-        in_turns = (groups - steady) & self.settings.turns
+        in_turns = (groups - steady) & turns
         if not in_turns:
             return None
         stall_ns = sum(ns for place, ns in self._stalls.items() if place.group in in_turns)

@@ -243,6 +243,7 @@ def _without_calibration(drain: ProbeDrain) -> ProbeDrain:
 
 
 _SMOOTHING: Final = 0.5
+_FADING: Final = 0.9
 
 _SECOND: Final = 1_000_000_000
 _LONGEST_WAIT_S: Final = 15.0
@@ -333,7 +334,11 @@ class ProbeAttacher:
         return tuple(self._files)
 
     def places(self) -> dict[FileGroup, int]:
+        """Give each place's stall, once a period."""
         with self._one_at_a_time:
+            if self._few_places:  # what was dear on a busy machine is tried again in time
+                for place in self._stalls.keys() - self._links.attached:
+                    self._stalls[place] = round(self._stalls[place] * _FADING)
             return {
                 FileGroup(file, group): self._stalls.get(FileGroup(file, group), 0)
                 for file, known in self._files.items()
