@@ -9,6 +9,7 @@ from typing import Final
 NAME: Final = "_Z4tickv"
 STUB: Final = 0x280
 RETURNS: Final = STUB + 31
+RETURNS_ARM64: Final = STUB + 24
 LAUNCH: Final = 0x2E0
 _STRINGS, _SYMBOLS, _RELOCATIONS, _PLT, _CONSTRUCTOR = 0x110, 0x160, 0x1C0, 0x210, 0x240
 _DATA: Final = 0x300
@@ -22,7 +23,7 @@ def made_library(machine: int = _X86, static: bool = False) -> bytes:
     """Give a library whose stub launches as CUDA 13 does; `static`: with a runtime, stripped."""
     content = bytearray(_END)
     parts = [(0x100, NAME.encode() + b"\0"), (_WRAPPER, struct.pack("<II", 0x466243B1, 1))]
-    parts += _arm64() if machine == _ARM64 else _x86(static)
+    parts += _arm64(static) if machine == _ARM64 else _x86(static)
     if not static:
         parts += _imports(machine)
     for at, text in parts:
@@ -98,21 +99,32 @@ def _x86(static: bool) -> list[tuple[int, bytes]]:
     ]  # fmt: skip
 
 
-def _arm64() -> list[tuple[int, bytes]]:
-    def adrp(register: int, place: int, target: int) -> int:
+def _arm64(static: bool) -> list[tuple[int, bytes]]:
+    def put(register: int, place: int, target: int) -> list[int]:
+        """Give adrp and add."""
         pages = (target >> 12) - (place >> 12)
-        return 0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | register
+        page = 0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | register
+        return [page, 0x91000000 | (target & 0xFFF) << 10 | register << 5 | register]
 
-    def add(register: int, target: int) -> int:
-        return 0x91000000 | (target & 0xFFF) << 10 | register << 5 | register
+    def call(place: int, target: int) -> int:
+        return 0x94000000 | (target - place) // 4 & 0x03FFFFFF
 
+    def jump(place: int, slot: int) -> list[int]:
+        page, add = put(16, place, slot)
+        return [page, 0xF9400211 | (slot & 0xFFF) // 8 << 10, add, 0xD61F0220]
+
+    plt = [_PLT, _PLT + 16, LAUNCH if static else _PLT + 32]
     at = _CONSTRUCTOR
-    code = [
-        adrp(1, at, STUB), add(1, STUB), adrp(3, at + 8, 0x100), add(3, 0x100),
-        0x94000000 | (_PLT - (at + 16)) // 4 & 0x03FFFFFF, 0xD65F03C0,
-    ]  # fmt: skip
-    plt = [adrp(16, _PLT, _SLOTS), 0xF9400211 | _SLOTS // 8 << 10, add(16, _SLOTS), 0xD61F0220]
+    # mov x2, x3; mov w4, #-1
+    register = [*put(0, at, _WRAPPER), *put(1, at + 8, STUB), *put(3, at + 16, 0x100)]
+    register += [0xAA0303E2, 0x12800004, call(at + 32, plt[0]), 0xD65F03C0]
+    # cbz x9 leads behind ret, where the handle is asked for; ldr x0, [x8]; mov x8, x9
+    launch = [*put(8, STUB, _HANDLE), 0xB40000A9, 0xF9400100, 0xAA0903E8]
+    launch += [call(STUB + 20, plt[2]), 0xD65F03C0, *put(1, STUB + 28, STUB)]
+    # mov x0, x8; b back
+    launch += [0xAA0803E0, call(STUB + 40, plt[1]), 0x17FFFFF8]
+    pieces = [(at, register), (STUB, launch), (LAUNCH, [0xD65F03C0])]
+    pieces += [(_PLT + 16 * n, jump(_PLT + 16 * n, _SLOTS + 8 * n)) for n in range(len(_NAMES))]
     return [
-        (begin, b"".join(word.to_bytes(4, "little") for word in words))
-        for begin, words in ((at, code), (_PLT, plt), (STUB, [0xD65F03C0]))
+        (begin, b"".join(word.to_bytes(4, "little") for word in words)) for begin, words in pieces
     ]

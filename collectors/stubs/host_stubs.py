@@ -19,8 +19,9 @@ from collectors.binaries.elf import ElfError, Machine
 
 from .arm64_code import Arm64Code
 from .loaded_file import LoadedFile
-from .x86_code import BOUND, DEVICE, FIRST, HOST, NAME, SECOND, X86Code
+from .x86_code import X86Code
 
+Code = X86Code | Arm64Code
 _CUDA, _HIP = "__cudaRegisterFunction", "__hipRegisterFunction"
 _MOST_CALLS: Final = 500_000
 _MOST_STARTS: Final = 64
@@ -64,14 +65,14 @@ class HostStubs:
 def read_stubs(file: BinaryIO) -> HostStubs:
     """Read what a program or library registers. Raises ElfError."""
     loaded = LoadedFile(file)
-    arm64 = loaded.machine is Machine.ARM64
-    found = _arm64_stubs(loaded) if arm64 else _x86_stubs(loaded)
+    code = Arm64Code(loaded) if loaded.machine is Machine.ARM64 else X86Code(loaded)
+    found = _stubs(loaded, code)
     found.code = [CodePart(o, e - b, b) for b, e, o in loaded.layout.code_ranges()]
     return found
 
 
-def _x86_stubs(file: LoadedFile) -> HostStubs:
-    found, code = HostStubs(), X86Code(file)
+def _stubs(file: LoadedFile, code: Code) -> HostStubs:
+    found = HostStubs()
     calls: dict[int, int] = {}
     targets: Iterable[int] = ()
     if slots := file.slots((_CUDA, _HIP)):
@@ -85,24 +86,9 @@ def _x86_stubs(file: LoadedFile) -> HostStubs:
     calls |= code.calls(list(targets))
     _expect_few(calls)
     for _, values in code.arguments(calls):
-        _keep(file, found, values.get(HOST), values.get(NAME))
+        _keep(file, found, values.get(code.HOST), values.get(code.NAME))
     if _CUDA in slots.values() or not slots:
         _find_launches(file, code, found)
-    return found
-
-
-def _arm64_stubs(file: LoadedFile) -> HostStubs:
-    found, code = HostStubs(), Arm64Code(file)
-    targets: Iterable[int] = ()
-    if slots := file.slots((_CUDA, _HIP)):
-        found.how = "import"
-        targets = code.jumps_through(slots)
-    elif targets := file.defined((_CUDA, _HIP)):
-        found.how = "symbol"
-    calls = code.calls(list(targets))
-    _expect_few(calls)
-    for host, name in code.arguments(calls):
-        _keep(file, found, host, name)
     return found
 
 
@@ -120,27 +106,28 @@ def _keep(file: LoadedFile, found: HostStubs, host: int | None, name: int | None
         found.names.setdefault(host, text)
 
 
-def _by_structure(file: LoadedFile, code: X86Code) -> list[int]:
+def _by_structure(file: LoadedFile, code: Code) -> list[int]:
     votes: Counter[int] = Counter()
     for start in code.mentions(file.wrappers())[:_MOST_STARTS]:
         values: dict[str, int] = {}
         calls = 0
         for _, _, name, operands in code.walk(start, _CONSTRUCTOR, values):
-            if name == "call" and operands.startswith("0x"):
-                if _registers(file, values):
-                    votes[int(operands, 16)] += 1
+            target = code.target(0, operands) if name in code.CALLS else None
+            if target is not None:
+                if _registers(file, code, values):
+                    votes[target] += 1
                 calls += 1
-            elif name in {"ret", "int3"} or calls > _MOST_CALLS_OF_ONE:
+            elif name in code.ENDS or calls > _MOST_CALLS_OF_ONE:
                 break
     return [max(votes, key=lambda target: votes[target])] if votes else []
 
 
-def _registers(file: LoadedFile, values: dict[str, int]) -> bool:
+def _registers(file: LoadedFile, code: Code, values: dict[str, int]) -> bool:
     """Tell whether a call has the arguments of one that registers a kernel."""
-    host, text = values.get(HOST), values.get(NAME)
-    if host is None or text is None or values.get(BOUND) != _NO_BOUND:
+    host, text = values.get(code.HOST), values.get(code.NAME)
+    if host is None or text is None or values.get(code.BOUND) != _NO_BOUND:
         return False
-    return values.get(DEVICE) == text and file.executable(host) and file.text(text) is not None
+    return values.get(code.DEVICE) == text and file.executable(host) and file.text(text) is not None
 
 
 class _Launch(NamedTuple):
@@ -149,7 +136,7 @@ class _Launch(NamedTuple):
     by_handle: bool
 
 
-def _find_launches(file: LoadedFile, code: X86Code, found: HostStubs) -> None:
+def _find_launches(file: LoadedFile, code: Code, found: HostStubs) -> None:
     """Find where stubs launch: all of them, where they give a handle; else as many as agree."""
     stubs = sorted(found.names)
     sample = random.Random(len(stubs)).sample(stubs, min(len(stubs), _SAMPLE))  # noqa: S311
@@ -171,7 +158,7 @@ def _find_launches(file: LoadedFile, code: X86Code, found: HostStubs) -> None:
     ]
 
 
-def _launch_of(file: LoadedFile, code: X86Code, stub: int, stubs: list[int]) -> _Launch | None:
+def _launch_of(file: LoadedFile, code: Code, stub: int, stubs: list[int]) -> _Launch | None:
     """Find the call by which a stub launches, where it is or where it goes on to.
 
     CUDA 12     lea rdi, [stub]; call cudaLaunchKernel
@@ -188,7 +175,7 @@ def _launch_of(file: LoadedFile, code: X86Code, stub: int, stubs: list[int]) -> 
     return None
 
 
-def _launch_in(code: X86Code, stub: int, begin: int, end: int) -> tuple[_Launch | None, int | None]:
+def _launch_in(code: Code, stub: int, begin: int, end: int) -> tuple[_Launch | None, int | None]:
     values: dict[str, int] = {}
     loads: dict[str, int] = {}
     handles: set[int] = set()
@@ -196,17 +183,17 @@ def _launch_in(code: X86Code, stub: int, begin: int, end: int) -> tuple[_Launch 
     onward: int | None = None
     for address, size, name, operands in code.walk(begin, end - begin, values):
         after = address + size
-        target = code.target(after, operands) if name in {"call", "jmp"} else None
+        target = code.target(after, operands) if name in code.CALLS | code.JUMPS else None
         if target is not None:
-            if values.get(FIRST) == stub:
+            if values.get(code.FIRST) == stub:
                 return _Launch(target, after, False), None
-            if values.get(SECOND) == stub and FIRST in values:
-                handles.add(values[FIRST])
-            elif FIRST in loads:
-                given.setdefault(loads[FIRST], _Launch(target, after, True))
-            elif onward is None and (name == "call" or not begin <= target < end):
+            if values.get(code.SECOND) == stub and code.FIRST in values:
+                handles.add(values[code.FIRST])
+            elif code.FIRST in loads:
+                given.setdefault(loads[code.FIRST], _Launch(target, after, True))
+            elif onward is None and (name in code.CALLS or not begin <= target < end):
                 onward = target
             for handle in handles & given.keys():
                 return given[handle], None
-        code.note_load(loads, after, name, operands)
+        code.note_load(loads, values, after, name, operands)
     return None, onward

@@ -37,8 +37,7 @@ _ZEROED: Final = {f"{name}, {name}" for name in _WHOLE}
 _CHANGE_NOTHING: Final = frozenset({"push", "cmp", "test", "nop", "endbr64", "jmp", "ret"})
 
 Registers = dict[str, int]
-HOST, NAME, DEVICE, BOUND = "rsi", "rcx", "rdx", "r8"
-FIRST, SECOND = "rdi", "rsi"
+_HOST, _NAME = "rsi", "rcx"
 
 
 def _numbers(code: Bytes, at: Numbers) -> Numbers:
@@ -57,6 +56,12 @@ def _relative(after: int, operand: str) -> int | None:
 
 
 class X86Code:
+    HOST, NAME, DEVICE, BOUND = _HOST, _NAME, "rdx", "r8"
+    FIRST, SECOND = "rdi", "rsi"
+    CALLS: Final = frozenset({"call"})
+    JUMPS: Final = frozenset({"jmp"})
+    ENDS: Final = frozenset({"ret", "int3"})
+
     def __init__(self, file: LoadedFile) -> None:
         self._file = file
         self._engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -124,7 +129,9 @@ class X86Code:
             return int(operands, 16)
         return _relative(after, operands) if operands.startswith("qword ptr [rip") else None
 
-    def note_load(self, loads: Registers, after: int, name: str, operands: str) -> None:
+    def note_load(
+        self, loads: Registers, _values: Registers, after: int, name: str, operands: str
+    ) -> None:
         """Note from which address of the file each register was loaded last."""
         first, _, second = operands.partition(", ")
         register = _WHOLE.get(first, "")
@@ -145,7 +152,7 @@ class X86Code:
         after = -USER_SPACE
         for call in sorted(calls):
             values = self._follow(after, call) if 0 < call - after <= _FARTHEST else None
-            if values is None or HOST not in values or NAME not in values:
+            if values is None or _HOST not in values or _NAME not in values:
                 values = self._before(call)
             yield call, values
             after = call + calls[call]
@@ -163,14 +170,14 @@ class X86Code:
         votes: Counter[tuple[int, int]] = Counter()
         for back in range(_NEAREST, _FARTHEST):
             values = self._follow(call - back, call)
-            if values is not None and HOST in values and NAME in values:
-                votes[values[HOST], values[NAME]] += 1
+            if values is not None and _HOST in values and _NAME in values:
+                votes[values[_HOST], values[_NAME]] += 1
                 if max(votes.values()) >= _ENOUGH:
                     break
         if not votes:
             return {}
         host, name = max(votes, key=lambda seen: votes[seen])
-        return {HOST: host, NAME: name}
+        return {_HOST: host, _NAME: name}
 
     def _step(self, values: Registers, after: int, name: str, operands: str) -> None:
         if name in _CHANGE_NOTHING:

@@ -28,7 +28,7 @@ def fuzz(data: bytes) -> None:
 
 def seeds() -> Iterator[bytes]:
     """Give a library of each form, its cut half, and packed tables."""
-    for machine, static in ((62, False), (62, True), (183, False)):
+    for machine, static in ((62, False), (62, True), (183, False), (183, True)):
         library = made_library(machine, static)
         yield library
         yield library[: len(library) // 2]

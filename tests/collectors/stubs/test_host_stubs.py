@@ -20,7 +20,7 @@ from collectors.stubs.host_stubs import HostStubs, read_stubs
 from collectors.stubs.stub_files import READING, StubFiles
 from collectors.stubs.stub_table import StubTable, pack
 from tests.collectors.gpu_calls import elf_kit
-from tests.stub_files import LAUNCH, NAME, RETURNS, STUB, made_library
+from tests.stub_files import LAUNCH, NAME, RETURNS, RETURNS_ARM64, STUB, made_library
 from tests.wait_kit import until
 
 X86_64, ARM64 = 62, 183
@@ -31,7 +31,8 @@ X86_64, ARM64 = 62, 183
     [
         (X86_64, False, "import", {RETURNS: STUB}, []),
         (X86_64, True, "structure", {RETURNS: STUB}, [LAUNCH]),
-        (ARM64, False, "import", {}, []),
+        (ARM64, False, "import", {RETURNS_ARM64: STUB}, []),
+        (ARM64, True, "structure", {RETURNS_ARM64: STUB}, [LAUNCH]),
     ],
 )
 def test_kernels_are_found_by_what_registers_them(
