@@ -31,7 +31,58 @@ from tests.transport.conformance import TOPIC, append, next_offsets, read_until
 from tests.transport.kafka.test_kafka import KafkaFactory
 from transport.factory import Side
 
-CASES: Final[Mapping[str, str]] = {}
+CASES: Final[Mapping[str, str]] = {
+    "partitions are added to every topic of a running fleet":
+        "tests/fault/test_log_made_anew.py::test_partitions_that_are_added_cost_no_report",
+    "the embedded log is deleted under a fleet":
+        "tests/fault/test_log_made_anew.py::test_embedded_log_made_anew_costs_no_report_that_is_sent_after",
+    "a topic is deleted under a sender":
+        "tests/transport/kafka/test_kafka_topics.py::test_topic_that_is_deleted_is_waited_for",
+    "a codec of each kind":
+        "tests/transport/kafka/test_kafka_unreadable.py::test_agent_reads_every_codec",
+    "a spoilt batch in a partition":
+        "tests/transport/kafka/test_kafka_unreadable.py::test_spoilt_batches_are_passed_over_and_noted_once",
+    "a topic takes shorter batches than before":
+        "tests/transport/kafka/test_kafka_long_batches.py::test_long_batch_goes_in_parts_and_a_longer_record_is_named",
+    "one right of a role is forgotten":
+        "tests/integration/test_kafka_rights.py::test_doctor_names_the_one_right_that_is_lacking",
+    "root leaves files where the agent writes":
+        "tests/edge_agent/local/test_local_parts.py::test_doctor_names_what_root_left_where_the_agent_writes",
+    "a bug in a command that holds a key":
+        "tests/pointillist/cli/test_cli.py::test_what_nobody_foresaw_is_one_line_and_a_file_without_secrets",
+    "litter of tools and people in a store":
+        "tests/aggregator/releases/test_stray_files.py::test_litter_at_each_level_changes_no_number_and_is_told_once",
+    "a window is in a store twice":
+        "tests/aggregator/releases/test_stray_files.py::test_two_files_of_one_window_are_refused_with_which_to_remove",
+    "a path that is no store":
+        "tests/aggregator/releases/test_stray_files.py::test_a_folder_that_is_no_store_is_an_error_and_a_new_store_is_none",
+    "AppleDouble files beside tasks and journals":
+        "tests/transport/files/test_own_names.py::test_what_a_foreign_disk_keeps_beside_files_is_read_by_none_and_told_once",
+    "infinities in a query":
+        "tests/aggregator/releases/test_query_releases.py::test_what_is_no_finite_number_is_missing_in_every_form",
+    "a disk is copied to another machine":
+        "tests/edge_agent/test_disown.py::test_copy_gets_a_key_of_its_own_and_keeps_nothing_that_the_other_measured",
+    "a machine calls itself a copy":
+        "tests/edge_agent/test_disown.py::test_machine_that_calls_itself_a_copy_has_no_budget_anew",
+    "an image with one machine id":
+        "tests/transport/files/test_keyfiles.py::test_text_that_tells_no_machine_from_another_is_no_machine_id",
+    "times as people type them":
+        "tests/aggregator/enrolment/test_times.py::test_build_refuses_what_people_type_for_a_time",
+    "a Leader with a clock years ahead":
+        "tests/aggregator/enrolment/test_times.py::test_leader_with_a_clock_years_ahead_makes_no_roster_that_locks_out_the_next",
+    "a party's clock is stepped over a window's end":
+        "tests/fault/test_clocks.py::test_party_whose_clock_is_stepped_over_a_windows_end_and_put_right_loses_no_report",
+    "an agent starts before NTP":
+        "tests/integration/test_agent_runtime.py::test_agent_that_starts_behind_what_an_aggregator_has_signed_waits_for_its_clock",
+    "a machine wakes after its window's end":
+        "tests/edge_agent/protocol/test_participant.py::test_participant_spends_nothing_for_a_window_that_it_woke_too_late_for",
+    "three brokers are restarted in turn":
+        "tests/fault/test_broker_faults.py::test_three_brokers_restarted_in_turn_under_a_fleet_cost_no_report",
+    "noexec on the folder of temporary files":
+        "tests/integration/test_noexec_tmp.py",
+    "a sealing suite of tomorrow":
+        "tests/upgrade/test_later_suites.py",
+}  # fmt: skip
 """What happens to a fleet: the test that has it happen."""
 MOVED: Final[Mapping[str, str]] = {
     r"transport\.kafka\.kafka_settings": "transport.kafka.kafka_frame",
