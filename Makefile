@@ -204,6 +204,9 @@ bench-readers: $(STAMP)  ## what readers are told: of single hosts, nothing; of 
 bench-inputs: $(STAMP)  ## files and logs as people have them: what is read right
 	@$(PYTHON) -m bench inputs $(ARGS)
 
+bench-operations: $(STAMP) java  ## what operations do to a fleet: events, lowest versions
+	@$(PYTHON) -m bench operations $(ARGS)
+
 bench-scale: $(STAMP) java  ## what both roles carry and withstand
 	@$(PYTHON) -m bench scale $(ARGS)
 

@@ -15,6 +15,7 @@ from aggregator.protocol.interfaces import BatchKey, TaskSeen
 from aggregator.protocol.released import SuppressedWindow
 from aggregator.releases.releases import query, read_windows, windows_without_an_end
 from aggregator.releases.store import Store
+from aggregator.releases.window_files import COARSE
 from tests.aggregator.releases.release_kit import CATALOGUE, make_task, true_steps, window
 from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, honest_reports, open_epochs
 
@@ -189,5 +190,6 @@ def test_store_writes_again_what_a_crash_left_out(folder: Path) -> None:
 
 
 def test_folder_without_suppressed_windows_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / COARSE).touch()  # a new store
     assert read_windows(tmp_path).empty
     assert windows_without_an_end(tmp_path).empty

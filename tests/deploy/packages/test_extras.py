@@ -59,6 +59,10 @@ def owners() -> dict[str, set[str]]:
 def import_alone(lock: str, *modules: str) -> subprocess.CompletedProcess[str]:
     """Import modules and all below them where only what a lock file installs is there."""
     installed = {*installed_by(lock), "pointillist"}
+    for name in installed & {owner for names in owners().values() for owner in names}:
+        installed |= names(  # of another version than the locked one, too
+            [one for one in metadata.requires(name) or () if "extra ==" not in one]
+        )
     absent = ",".join(module for module, names in owners().items() if not names & installed)
     return subprocess.run(
         [sys.executable, "-c", ALONE, absent, *modules],
