@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
@@ -171,19 +171,34 @@ class Target:
         except OSError:
             raise _none_such(self.pid) from None
 
+    def gpu_files(self) -> Iterator[str]:
+        """Yield a path to each mapped file that has code for GPUs, good until the next."""
+        for module in {module.file: module for module in self.modules}.values():
+            with self._opened(module) as (path, elf):
+                if elf is not None and elf.has_device_code:
+                    yield path
+
     def _build_id(self, module: Module) -> str:
+        with self._opened(module) as (_, elf):
+            return elf.build_id if elf is not None else ""
+
+    @contextmanager
+    def _opened(self, module: Module) -> Iterator[tuple[str, ElfFile | None]]:
         opened = open_mapped(
             self._proc, self.pid, module.start, module.end, module.file, module.path
         )
-        if opened is None:
-            return ""
+        elf = None
         try:
-            with open(opened.fd, "rb", buffering=0, closefd=False) as raw:
-                return ElfFile.read(raw).build_id
-        except (ElfError, OSError):
-            return ""
+            if opened is not None:
+                with (
+                    suppress(ElfError, OSError),
+                    open(opened.fd, "rb", buffering=0, closefd=False) as raw,
+                ):
+                    elf = ElfFile.read(raw)
+            yield opened.path if opened is not None else "", elf
         finally:
-            opened.close()
+            if opened is not None:
+                opened.close()
 
 
 def _none_such(pid: int) -> NothingToProfile:
@@ -200,6 +215,7 @@ _LOOK_NS: Final = 1_000_000_000
 _SAMPLES_BYTES: Final = 32 << 20
 """A call is 120 bytes: a reader that comes four times a second takes a million of them a second."""
 _KEPT_STACKS: Final = 65_536
+_MOST_READ_S: Final = 20.0
 
 
 class ProfileSession:
@@ -248,6 +264,8 @@ class ProfileSession:
                 f"library mapped{remark}",
                 "start the profile once the program has loaded its GPU library",
             )
+        for path in self.target.gpu_files():
+            self._read_names(path)
         self.begun_ns, self._unix_ns = boottime_ns(), time.time_ns()
         self._programs.sample(self.target.process, True, self._stacks)
         self._times.start(self.begun_ns)
@@ -289,6 +307,12 @@ class ProfileSession:
 
     def close(self) -> None:
         self._closing.close()
+
+    def _read_names(self, path: str) -> None:
+        """Wait until it is known which kernels a file registers: calls are named as they come."""
+        until_s = time.monotonic() + _MOST_READ_S
+        while self._namer.launches(path) is None and time.monotonic() < until_s:
+            time.sleep(0.02)
 
     def _look(self) -> None:
         self._look_ns = now_ns = boottime_ns()

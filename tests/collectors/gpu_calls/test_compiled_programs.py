@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from collectors.profiling.session import ProfileSession
 from collectors.records.gpu_calls import GpuCalls
 from tests.collectors.gpu_calls import elf_kit
 from tests.probe_source_kit import OURS, Watched, attached_files, watching
@@ -149,3 +151,15 @@ def test_launches_of_compiled_programs_are_named_by_an_agent_that_was_there(
 ) -> None:
     with watching() as watched, programs(compiled, tmp_path) as started:
         expect_named(watched, started)
+
+
+@pytest.mark.release
+def test_a_profile_that_comes_late_names_every_call(compiled: Path, tmp_path: Path) -> None:
+    with programs(compiled, tmp_path, EARLY="1") as started:
+        child = started["shared, stripped, opaque handles"].child
+        wait_for_launches(child)
+        with ProfileSession(child.pid) as session:
+            session.start()
+            begin(child)
+            calls = session.stop()
+        assert Counter(call.kernel for call in calls if call.kernel) == KERNELS
