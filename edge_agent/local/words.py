@@ -264,7 +264,7 @@ _NUMBERED_BY_TOOLKIT: Final = 130_000
 UNNAMED_SAID: Final[dict[str, str]] = {
     Unnamed.READING: "their file is being read",
     Unnamed.HANDLE: "their handles were made before the agent came",
-    Unnamed.FILE: "their file neither registers nor names them",
+    Unnamed.FILE: "their file gives no name that can be read",
     Unnamed.PROCESS: "their process had ended",
     Unnamed.ROOM: "there was no room for more kernels",
 }

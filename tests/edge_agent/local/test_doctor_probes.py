@@ -138,7 +138,7 @@ def test_doctor_says_which_launches_had_no_name_and_why(tmp_path: Path) -> None:
         found = said()
         assert found.verdict is CheckVerdict.ABSENT
         assert "9 % as their handles were made before the agent came" in found.found
-        assert "1 % as their file neither registers nor names them" in found.found
+        assert "1 % as their file gives no name that can be read" in found.found
 
 
 @pytest.mark.parametrize("states", ["", "cur state: R0_w=1 R10=fp0\nold state: R10=fp0\n"])
