@@ -90,7 +90,7 @@ def test_garbage_is_refused_with_its_reason_and_the_helper_lives(served: Served)
     assert channel.submit_batch(b"\1" * 3, epochs_complete=False).refusal == "length"
     channel.submit_epochs([b"\1" * 50])
     assert channel.submit_release(b"\2" * 304, b"").refusal
-    assert channel.status().refused == {"version": 1, "length": 3}
+    assert channel.status().refused == {"version": 2, "length": 2}
     channel.close()
     assert served.failures.seen == []
 

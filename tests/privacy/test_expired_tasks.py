@@ -93,7 +93,7 @@ def test_honest_window_of_a_task_that_ends_is_released(tmp_path: Path, late_s: i
 @pytest.mark.parametrize(("late_s", "sealed"), [(99, 1), (100, 0)])
 def test_host_seals_nothing_for_an_expired_task(late_s: int, sealed: int) -> None:
     world = AgentWorld(1)
-    task = world.task(expiry=END_OF_FIRST + 100)
+    task = world.task(expiry=END_OF_FIRST + 100, lateness_s=99)
     runtime, (identity,) = started(world, [task])
     close_window(runtime, world, task, identity, FIRST, late_s=late_s)
     assert len(runtime.committed) == sealed

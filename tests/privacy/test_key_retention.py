@@ -167,9 +167,6 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parties
     monkeypatch.setattr(
         "aggregator.leader.leader_runtime.POLL_S", 0.0
     )  # nobody else writes to the log
-    # Sixty days pass for the machine, too: a clock that merely says so destroys no key.
-    monkeypatch.setattr("aggregator.party.key_ring.boot_s", lambda: made.clock() if made else START)
-    made: Parties | None = None
     made = Parties(tmp_path)
     yield made
     made.stop()

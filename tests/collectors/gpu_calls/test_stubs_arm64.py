@@ -14,7 +14,7 @@ from collectors.stubs.host_stubs import HostStubs, read_stubs
 from tests.real_libraries import NVCC, unpacked
 
 TOOLS = ("aarch64-linux-gnu-g++", "aarch64-linux-gnu-strip")
-RUNTIME = "arm64/root/usr/lib/pointillist/tests/nvidia/cu13"
+RUNTIME = str(Path("arm64", "root", "usr/lib/pointillist/tests/nvidia/cu13"))
 KERNELS = {"_Z5scaleIfEvPT_S0_", "_Z5scaleIdEvPT_S0_", "_Z5countv"}
 
 pytestmark = [
