@@ -53,7 +53,7 @@ class SymbolCache:
     """
 
     def __init__(self, path: Path, most_names: int = 100_000, most_bytes: int = 64 << 20) -> None:
-        self._most = most_names
+        self._most, self._most_files = most_names, most_bytes // 2
         self._db: sqlite3.Connection | None = None
         for attempt in range(2):
             try:
@@ -102,16 +102,20 @@ class SymbolCache:
         return None
 
     def keep_file(self, state: str, content: bytes) -> None:
-        if self._db is None or not state:
+        room = self._most_files - len(content)
+        if self._db is None or not state or room < 0:
             return
         with suppress(*_FAILURES), transaction(self._db):
-            self._db.execute(
-                "INSERT OR REPLACE INTO files (state, content) VALUES (?, ?)", (state, content)
-            )
-            self._db.execute(
-                "DELETE FROM files WHERE number <= (SELECT max(number) FROM files) - ?",
-                (_MOST_FILES,),
-            )
+            self._db.execute("DELETE FROM files WHERE state = ?", (state,))
+            held = self._db.execute(
+                "SELECT number, length(content) FROM files ORDER BY number DESC"
+            ).fetchall()
+            for place, (number, size) in enumerate(held, 1):
+                room -= size
+                if room < 0 or place >= _MOST_FILES:  # a full file takes nothing more in
+                    self._db.execute("DELETE FROM files WHERE number <= ?", (number,))
+                    break
+            self._db.execute("INSERT INTO files (state, content) VALUES (?, ?)", (state, content))
 
     def close(self) -> None:
         if self._db is not None:

@@ -15,6 +15,7 @@ import socket
 import stat
 import struct
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +34,15 @@ RETURN: Final = 1
 _SEMAPHORE_SHIFT: Final = 32
 """In config of the PMU `uprobe`; RETURN is its lowest bit."""
 
-_CPU: Final = struct.Struct("<i")
-_ANSWER: Final = struct.Struct("<I")
+_QUESTION: Final = struct.Struct("<iQ")
+"""CPU and number: behind the attributes."""
+_ANSWER: Final = struct.Struct("<QI")
 _LONGEST_S: Final = 30.0
-_MESSAGE: Final = ctypes.sizeof(PerfEventAttributes) + _CPU.size
+_MESSAGE: Final = ctypes.sizeof(PerfEventAttributes) + _QUESTION.size
+_NO_SAMPLES: Final = (
+    "read_format", "branch_sample_type", "sample_regs_user", "sample_stack_user", "bp_type"
+)  # fmt: skip
+_SAMPLE_TIME: Final = 1 << 2
 
 _openers: Final[list[EventOpener]] = []
 """At most one; where there is none this process opens its events itself."""
@@ -67,9 +73,11 @@ def open_cpu_clocks(period_ns: int) -> list[int]:
         for cpu in cpu_numbers(_ONLINE.read_text(encoding="ascii")):
             clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
             opened.append(perf_event_open(clock, cpu))
-    except OSError as error:
+    except (OSError, SourceUnavailable) as error:
         for descriptor in opened:
             os.close(descriptor)
+        if isinstance(error, SourceUnavailable):
+            raise
         raise SourceUnavailable(f"cannot open a perf event: {why_refused(error)}") from None
     return opened
 
@@ -93,7 +101,10 @@ def _uprobe_type() -> int:
 
 
 class EventOpener:
-    """A process that opens perf events for this one, and ends with it."""
+    """A process that opens perf events for this one, and ends with its socket.
+
+    No signal tells it that this process ended: the kernel sends none from a user to root.
+    """
 
     def __init__(self) -> None:
         """Fork it, as root."""
@@ -110,36 +121,47 @@ class EventOpener:
                 os._exit(0)
         its.close()
         mine.settimeout(_LONGEST_S)
-        self._socket, self._asking = mine, threading.Lock()
+        self._socket, self._asking, self._asked = mine, threading.Lock(), 0
 
     def ask(self, attributes: PerfEventAttributes, cpu: int, file: int | None) -> int:
         """Give the event. Raises OSError as the kernel said, SourceUnavailable."""
         try:
             with self._asking:
-                message = bytes(attributes) + _CPU.pack(cpu)
+                self._asked += 1
+                message = bytes(attributes) + _QUESTION.pack(cpu, self._asked)
                 socket.send_fds(self._socket, [message], [] if file is None else [file])
-                flags = socket.MSG_CMSG_CLOEXEC
-                answer, events, _, _ = socket.recv_fds(self._socket, _ANSWER.size, 1, flags)
+                failed, events = self._answer()
         except OSError as error:
             raise SourceUnavailable(f"the process that opens perf events: {error}") from None
-        if len(answer) != _ANSWER.size:
-            raise SourceUnavailable("the process that opens perf events has ended")
-        (failed,) = _ANSWER.unpack(answer)
         if failed or not events:
             raise OSError(failed, os.strerror(failed))
         return events[0]
 
+    def _answer(self) -> tuple[int, list[int]]:
+        """Give (errno, event) of the last question. Raises SourceUnavailable, OSError."""
+        while True:
+            flags = socket.MSG_CMSG_CLOEXEC
+            answer, events, _, _ = socket.recv_fds(self._socket, _ANSWER.size, 1, flags)
+            if len(answer) != _ANSWER.size:
+                raise SourceUnavailable("the process that opens perf events has ended")
+            number, failed = _ANSWER.unpack(answer)
+            if number == self._asked:
+                return failed, events
+            for event in events:  # of a question that did not wait for it
+                os.close(event)
+
     def close(self) -> None:
         """End it: it waits for nothing but this socket."""
         self._socket.close()
-        os.waitpid(self.pid, 0)
+        with suppress(ChildProcessError):  # whoever began this process may ignore SIGCHLD
+            os.waitpid(self.pid, 0)
 
 
 def _serve(asked: socket.socket) -> None:
     while True:
         flags = socket.MSG_CMSG_CLOEXEC
         message, files, _, _ = socket.recv_fds(asked, _MESSAGE, 1, flags)
-        if not message:
+        if len(message) < _QUESTION.size:
             return
         opened: list[int] = []
         failed = 0
@@ -147,7 +169,8 @@ def _serve(asked: socket.socket) -> None:
             opened.append(_event_of(message, files))
         except OSError as error:
             failed = error.errno or errno.EINVAL
-        socket.send_fds(asked, [_ANSWER.pack(failed)], opened)
+        number = _QUESTION.unpack_from(message, len(message) - _QUESTION.size)[1]
+        socket.send_fds(asked, [_ANSWER.pack(number, failed)], opened)
         for descriptor in (*files, *opened):
             os.close(descriptor)
 
@@ -157,11 +180,16 @@ def _event_of(message: bytes, files: list[int]) -> int:
     if len(message) != _MESSAGE:
         raise OSError(errno.EINVAL, f"expected {_MESSAGE} bytes, got {len(message)}")
     attributes = PerfEventAttributes.from_buffer_copy(message)
-    (cpu,) = _CPU.unpack_from(message, ctypes.sizeof(attributes))
-    if not files and attributes.type == SOFTWARE and attributes.config in {CPU_CLOCK, DUMMY}:
+    cpu, _ = _QUESTION.unpack_from(message, ctypes.sizeof(attributes))
+    # Neither registers nor stacks of other users' processes.
+    plain = attributes.sample_type in {0, _SAMPLE_TIME}
+    plain = plain and not any(getattr(attributes, name) for name in _NO_SAMPLES)
+    kind, config = attributes.type, attributes.config
+    if plain and not files and kind == SOFTWARE and config in {CPU_CLOCK, DUMMY}:
         return _open(attributes, cpu, None)
-    if files and attributes.type == _uprobe_type() and stat.S_ISREG(os.fstat(files[0]).st_mode):
-        return _open(attributes, cpu, files[0])
+    if files and kind == _uprobe_type() and stat.S_ISREG(os.fstat(files[0]).st_mode):
+        place = PerfEventAttributes(type=kind, config=config, config2=attributes.config2)
+        return _open(place, cpu, files[0])
     raise OSError(errno.EINVAL, "expected a clock, a dummy, or a place in a regular file")
 
 
@@ -171,12 +199,18 @@ def begin_opener() -> None:
         _openers.append(EventOpener())
 
 
+def has_opener() -> bool:
+    return bool(_openers)
+
+
 def opener_is_needed() -> bool:
     """Tell whether the child opens what this process may not, by its own rights."""
     try:
         os.close(_open(PerfEventAttributes(type=SOFTWARE, config=DUMMY), 0, None))
     except OSError:
         return True
+    except SourceUnavailable:
+        return False  # a machine of which the system calls are not known
     return False
 
 

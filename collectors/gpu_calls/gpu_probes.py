@@ -268,12 +268,13 @@ class RunningProbes:
     def _attach_stripped(self) -> None:
         """Attach to where files with a stripped runtime of their own launch, when that is known."""
         for found in list(self._stripped.values()):
-            launches = self.kernels.namer.launches(found.open_path)
+            launches = self.kernels.namer.launches(found.open_path, found.build_id)
             if launches is None:
                 continue  # it is being read
             plan = FilePlan(())
-            with suppress(OSError, ElfError), Path(found.open_path).open("rb") as file:
-                plan = self._book.plan_launches(ElfFile.read(file), launches)
+            if launches:
+                with suppress(OSError, ElfError), Path(found.open_path).open("rb") as file:
+                    plan = self._book.plan_launches(ElfFile.read(file), launches)
             if self._stripped.pop(found.file, None) is not None and plan:
                 self._on_file(replace(found, plan=plan))
 

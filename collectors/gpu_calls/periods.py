@@ -280,6 +280,9 @@ class ProbeAttacher:
         self._refused: set[FileGroup] = set()
         self._stalls: dict[FileGroup, int] = {}
         self._one_at_a_time = threading.Lock()
+        self._noting = threading.Lock()
+        """Of the stalls alone: by perf events the other is held while places are let go, for as
+        long as half a minute, and the agent's loop must not wait for it."""
 
     def add(self, found: FileFound) -> None:
         with self._one_at_a_time:
@@ -293,9 +296,9 @@ class ProbeAttacher:
                 [file_group for file_group in self._links.attached if file_group.file == file]
             )
             self._refused = {file_group for file_group in self._refused if file_group.file != file}
-            self._stalls = {
-                file_group: ns for file_group, ns in self._stalls.items() if file_group.file != file
-            }
+            with self._noting:
+                for place in [place for place in self._stalls if place.file == file]:
+                    del self._stalls[place]
 
     def follow(self, wanted: frozenset[ProbeGroup]) -> None:
         """Attach and detach until these groups are attached; new files get their turn between."""
@@ -316,9 +319,8 @@ class ProbeAttacher:
     @property
     def left_out(self) -> frozenset[ProbeGroup]:
         """Groups that files have, and that are probed in none."""
-        with self._one_at_a_time:
-            probed = {group for file in self._files.values() for group in file.groups()}
-            return frozenset(self._left_out - probed)
+        probed = {group for file in dict(self._files).values() for group in file.groups()}
+        return frozenset(self._left_out.copy() - probed)
 
     def _chosen(self, found: FileFound) -> tuple[Attachment, ...]:
         planned = found.plan.attachments
@@ -335,13 +337,13 @@ class ProbeAttacher:
 
     def places(self) -> dict[FileGroup, int]:
         """Give each place's stall, once a period."""
-        with self._one_at_a_time:
+        with self._noting:
             if self._few_places:  # what was dear on a busy machine is tried again in time
                 for place in self._stalls.keys() - self._links.attached:
                     self._stalls[place] = round(self._stalls[place] * _FADING)
             return {
                 FileGroup(file, group): self._stalls.get(FileGroup(file, group), 0)
-                for file, known in self._files.items()
+                for file, known in dict(self._files).items()
                 for group in known.groups()
             }
 
@@ -370,9 +372,10 @@ class ProbeAttacher:
         taken: Counter[FileGroup] = Counter()
         for attachment in attached:
             taken[FileGroup(file, attachment.group)] += took_ns * len(attachment.offsets) // whole
-        for place, took in taken.items():
-            before = self._stalls.get(place, took)
-            self._stalls[place] = round(before + _SMOOTHING * (took - before))
+        with self._noting:
+            for place, took in taken.items():
+                before = self._stalls.get(place, took)
+                self._stalls[place] = round(before + _SMOOTHING * (took - before))
 
 
 class SwitchingThread:

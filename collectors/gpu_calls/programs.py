@@ -156,6 +156,7 @@ def call_samples(records: Iterable[bytes], table: ProbeTable) -> Iterator[CallSa
 
 
 _MOST_FILES_EVER: Final = 1 << 31
+_NEVER_NS: Final = 1 << 62
 
 
 _Link = TypeVar("_Link")
@@ -212,6 +213,13 @@ class AttachedGroups(ABC, Generic[_Link]):
         with self._telling:
             self._spend(file_group, self._since.pop(file_group), boottime_ns())
         return links
+
+    def _stop_counting(self, file_group: FileGroup) -> None:
+        """End a group's duty before its links are let go."""
+        now_ns = boottime_ns()
+        with self._telling:
+            self._spend(file_group, self._since[file_group], now_ns)
+            self._since[file_group] = _NEVER_NS
 
     def _take_duty(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
         """End the span: (begun_ns, span_ns, share of it by group); the next begins."""
@@ -384,6 +392,8 @@ class GpuPrograms(AttachedGroups[Linked]):
     def _detach(self, groups: Collection[FileGroup]) -> None:
         for file_group in groups:
             self._set_mark(file_group, 0)
+            if self.few_places and file_group.group is _GATED:
+                self._stop_counting(file_group)
         if groups:  # each waits for the kernel's grace periods: together they wait once
             with ThreadPoolExecutor(min(len(groups), _MOST_CLOSING)) as pool:
                 list(pool.map(self._unlink, groups))

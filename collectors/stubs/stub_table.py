@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import zlib
 from typing import Any, Final
 
@@ -13,11 +14,12 @@ from collectors.binaries.proc_maps import Module
 from .host_stubs import CodePart, HostStubs
 
 MOST_PACKED: Final = 16 << 20
-_MOST_BYTES: Final = 96 << 20
+_MOST_BYTES: Final = 48 << 20
+"""In this process, which has 512 MiB with its children; a table of PyTorch's library takes 6."""
 _MOST_HEAD: Final = 1 << 16
 _MOST_ENTRIES: Final = 500_000
 _MOST_PARTS: Final = 64
-_PAGE: Final = 4096
+_PAGE: Final = mmap.PAGESIZE
 _HOW: Final = ("", "import", "symbol", "structure")
 
 
@@ -57,6 +59,8 @@ class StubTable:
         self.code = [CodePart(*map(int, part)) for part in head["code"]]
         if self.how not in _HOW or not isinstance(self.missed, int):
             raise ValueError("expected how stubs were found")
+        if len(self.code) > _MOST_PARTS:
+            raise ValueError(f"expected at most {_MOST_PARTS} parts of code")
         if not 0 <= stubs <= _MOST_ENTRIES or not 0 <= returns <= _MOST_ENTRIES:
             raise ValueError(f"expected at most {_MOST_ENTRIES} stubs")
         at = raw.index(b"\n") + 1
@@ -65,9 +69,12 @@ class StubTable:
             columns.append(np.frombuffer(raw, "<i8", count, at))
             at += 8 * count
         self._hosts, self._ends, self._returns, self._stubs_of = columns
-        self._texts = raw[at:]
+        self._raw, self._texts_at = raw, at
+        if not raw[at:].isascii():
+            raise ValueError("expected names of ASCII")
         outside = returns and not 0 <= self._stubs_of.min() <= self._stubs_of.max() < stubs
-        if outside or self._ends[-1] != len(self._texts) or (np.diff(self._ends) < 0).any():
+        whole = not self._ends[0] and self._ends[-1] == len(raw) - at
+        if outside or not whole or (np.diff(self._ends) < 0).any():
             raise ValueError("expected names within the text")
 
     def __len__(self) -> int:
@@ -93,4 +100,5 @@ class StubTable:
         return None
 
     def _text(self, at: int) -> str:
-        return self._texts[int(self._ends[at]) : int(self._ends[at + 1])].decode("ascii")
+        begin, end = (self._texts_at + int(self._ends[at + more]) for more in (0, 1))
+        return self._raw[begin:end].decode("ascii")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.binaries.perf_ring import PerfRings
+from collectors.bpf.perf_events import has_opener
 from collectors.bpf.uprobes import UprobeWay, uprobe_way
 from collectors.faults.scan import Count, FailedReading, Probe, ReadSmart, State, probes, read_smart
 from collectors.gpu_calls.loaders import Loader, choose
@@ -43,6 +44,7 @@ from edge_agent.config import AUTO, AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.history_tables import HistoryUnavailable
 from edge_agent.local.local_rows import clean_name
 from edge_agent.local.words import TIMING_ADVICE, cupti_name, timing_said, unnamed_said
 from edge_agent.unmeasured import by_reason, clipped, unmeasured
@@ -340,7 +342,9 @@ class CallProbes:
         return absent(found, "share the host's PID namespace (hostPID)")
 
     def _needs(self, names: Sequence[str], with_them: str, without: str) -> Result:
-        have = effective_capabilities() if self.effective is None else self.effective
+        have = self.effective
+        if have is None:
+            have = effective_capabilities() | has_opener() << SYS_ADMIN
         missing = [name for name in names if not have >> _CAPABILITIES[name] & 1]
         if not missing:
             return ok(with_them)
@@ -360,6 +364,12 @@ class KernelNames:
     def _named(self) -> Result:
         if not self.history.exists():
             return ok("no agent has counted launches here yet")
+        try:
+            return self._of_hour()
+        except HistoryUnavailable as error:
+            return absent(str(error), "see agent, history")
+
+    def _of_hour(self) -> Result:
         launches, unnamed = 0.0, Counter[str]()
         since_ns = self.unix_ns() - _NAMED_NS
         with HistoryReader(self.history) as reader:

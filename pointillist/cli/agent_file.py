@@ -87,7 +87,7 @@ def become_agent(config: AgentConfig) -> None:
             config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             give(config.host.state_dir, config.host.user)
         os.umask(0o077)
-        by_events = "CAP_PERFMON" in config.sources.capabilities
+        by_events = os.geteuid() == 0 and "CAP_PERFMON" in config.sources.capabilities
         if by_events:
             begin_opener()
         dropped = drop_to(config.host.user, keep_caps=config.sources.capabilities)

@@ -53,6 +53,7 @@ def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> No
     and when a signed task asks for what nothing here measures. What is merely absent is no failure:
     a host without GPUs, diagnosis or GPU time switched off.
     """
+    from collectors.bpf.perf_events import begin_opener
     from edge_agent.service.doctor import ThisMachine, host_gpus
     from edge_agent.service.doctor_sources import CallProbes, GpuTime, fault_checks, source_check
 
@@ -63,6 +64,8 @@ def agent_doctor(config: AgentConfigOption = None, json: JsonFlag = False) -> No
     there = config is not None or DEFAULT_CONFIG.exists()
     loaded = agent_file.load_file(config or DEFAULT_CONFIG) if there else None
     if loaded is not None:
+        if root and "CAP_PERFMON" in loaded.sources.capabilities:
+            begin_opener()  # as the agent does
         look_as(loaded.host.user, loaded.sources.capabilities)
     catalogue = Catalogue.load()
     listed = listed_gpus(catalogue.classes("gpu_model"))

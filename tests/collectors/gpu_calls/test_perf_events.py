@@ -139,11 +139,11 @@ def test_the_opener_holds_one_right_and_opens_nothing_else(
     opener: EventOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perf_events, "_openers", [opener])
+    clock = PerfEventAttributes(type=perf_events.SOFTWARE, sample_period=10_000_000)
+    os.close(perf_event_open(clock, 0))
     status = Path(f"/proc/{opener.pid}/status").read_text(encoding="ascii")
     for rights in ("CapPrm", "CapEff", "CapBnd"):
         assert f"{rights}:\t{1 << 21:016x}\n" in status
-    clock = PerfEventAttributes(type=perf_events.SOFTWARE, sample_period=10_000_000)
-    os.close(perf_event_open(clock, 0))
     with pytest.raises(OSError, match="Invalid argument"):
         perf_event_open(PerfEventAttributes(type=0, config=0), 0)
     tracepoint = PerfEventAttributes(type=2, config=1)
@@ -157,8 +157,8 @@ def test_the_opener_holds_one_right_and_opens_nothing_else(
 @pytest.mark.root
 @pytest.mark.kernel
 def test_the_opener_survives_a_broken_message_and_ends_with_its_socket(opener: EventOpener) -> None:
-    opener._socket.send(b"nonsense")
-    assert opener._socket.recv(16) == errno.EINVAL.to_bytes(4, "little")
+    opener._socket.send(bytes(20))
+    assert opener._socket.recv(16) == bytes(8) + errno.EINVAL.to_bytes(4, "little")
     os.close(opener.ask(PerfEventAttributes(type=perf_events.SOFTWARE, config=9), 0, None))
     opener._socket.shutdown(socket.SHUT_RDWR)
     assert os.waitid(os.P_PID, opener.pid, os.WEXITED | os.WNOWAIT) is not None
