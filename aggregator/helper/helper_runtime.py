@@ -26,7 +26,7 @@ from aggregator.witness.chain import RollbackSeen, WitnessedChain, WitnessUnavai
 from privacy.signing import verify
 from transport.factory import Side, open_transport
 from transport.interface import Record, Transport, TransportUnavailable, UnknownTopic
-from transport.process.supervision import Notifier, SteadyTime
+from transport.process.supervision import Notifier, SteadyTime, has_stood
 from wire.batch import SignedRelease
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, unwrap
@@ -324,9 +324,11 @@ class HelperRuntime:
             now_s = self._clock()
             try:
                 self._read_signed(now_s, at_start)
-                self._keys.rotate(now_s, self._directory.longest_retention_s())
+                retention_s, stood = self._directory.longest_retention_s(), has_stood(self._clock)
+                self._keys.rotate(now_s, retention_s, destroy=stood)
                 self._helper.store_owed()
-                self._forget(now_s, self._directory.longest_retention_s())
+                if stood:
+                    self._forget(now_s, retention_s)
                 if Trouble.STORAGE in self._troubles.standing:
                     self._state.check_writable()
             except OSError as error:

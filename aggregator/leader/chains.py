@@ -239,7 +239,7 @@ class Chains:
                 effects += self._on_answer(first, None, now_s)
             elif first.answer is not None:
                 effects += self._on_answer(first, first.answer, now_s)
-            elif first.complete and not first.in_flight and now_s >= first.retry_at_s:
+            elif first.complete and not first.in_flight and not first.is_put_off(now_s):
                 first.in_flight = True
                 effects.append(events.CallHelper(first.key, first.signed_batch))
         return effects + self._countersign_next(chain, now_s)
@@ -248,7 +248,7 @@ class Chains:
         if not chain.unsigned:
             return []
         oldest = chain.unsigned[0]
-        if oldest.in_flight or now_s < oldest.retry_at_s:
+        if oldest.in_flight or 0 < oldest.retry_at_s - now_s <= _COUNTERSIGN_RETRY_S:
             return []
         oldest.in_flight = True
         return [events.CallCountersign(oldest.key, oldest.entry, oldest.vector)]

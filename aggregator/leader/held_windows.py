@@ -261,6 +261,10 @@ class ClosedBatch:
         self.retry_at_s = now_s + self.retry_in_s
         self.retry_in_s = min(self.retry_in_s * 2, RETRY_LAST_S)
 
+    def is_put_off(self, now_s: float) -> bool:
+        """Whether it waits for its next call; a clock that was ahead then holds nothing up."""
+        return 0 < self.retry_at_s - now_s <= RETRY_LAST_S
+
 
 @dataclass(slots=True)
 class StoredRelease:

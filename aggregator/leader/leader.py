@@ -301,7 +301,7 @@ class Leader:
         return [events.StoreFrozen(key, known.task.series, signed, now_s, dict(window.rejections))]
 
     def _forget(self, now_s: float) -> None:
-        if now_s - self._pruned_s < _PRUNE_EVERY_S:
+        if 0 <= now_s - self._pruned_s < _PRUNE_EVERY_S:
             return
         self._pruned_s = now_s
         self.book.prune(now_s, self.directory.longest_retention_s())

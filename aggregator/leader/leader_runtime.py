@@ -33,8 +33,9 @@ from transport.interface import (
     TopicPartition,
     Transport,
     TransportUnavailable,
+    UnknownTopic,
 )
-from transport.process.supervision import Notifier, SteadyTime
+from transport.process.supervision import Notifier, SteadyTime, has_stood
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.task import Task
@@ -233,6 +234,8 @@ class LeaderRuntime:
             return True
         detail = "the clock was stepped: put it right, or it is believed after ten minutes"
         self._troubles.begin(Trouble.CLOCK_STEPPED, now_s, detail)
+        # As long as an outage of the log: what comes meanwhile is read before windows close.
+        self._leader.watch.tick(now_s, None)
         self._pause(RETRY_S)
         return False
 
@@ -240,7 +243,7 @@ class LeaderRuntime:
         self._store.repair()
         self._read_signed(at_start=True)
         # The tasks first: they say which keys are still needed.
-        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
+        self._rotate()
         owed = restore_leader(self._leader, self._state, self._clock())
         self._restored = True
         self._log.info("started", unsettled=self._leader.unsettled)
@@ -277,6 +280,9 @@ class LeaderRuntime:
         except TransportUnavailable as error:
             self._lag = None
             self._troubles.begin(Trouble.LOG_AWAY, self._clock(), str(error))
+            if isinstance(error, UnknownTopic):
+                with suppress(TransportUnavailable):  # as the next start would
+                    self._publisher.make_topics()
             self._pause(RETRY_S)
             return
         if self._lag is not None:
@@ -383,17 +389,21 @@ class LeaderRuntime:
         self._done[what] = now_s
         return True
 
+    def _rotate(self) -> None:
+        retention_s, stood = self._directory.longest_retention_s(), has_stood(self._clock)
+        self._keys.rotate(self._clock(), retention_s, destroy=stood)
+
     def _housekeeping(self) -> None:
         if self._is_due("signed", STATUS_EVERY_S):
             self._read_signed()
         if self._is_due("announce", ANNOUNCE_EVERY_S):
-            self._keys.rotate(self._clock(), self._directory.longest_retention_s())
+            self._rotate()
             self._publisher.put_keys(self._keys.announcements(self._clock()))
             with suppress(TransportUnavailable):  # the next read says so
                 self._note(self._publisher.put_again())
         if self._helper is not None and self._is_due("helper", ASK_HELPER_EVERY_S):
             self._calls.ask_status()
-        if self._is_due("prune", PRUNE_EVERY_S):
+        if has_stood(self._clock) and self._is_due("prune", PRUNE_EVERY_S):
             self._state.prune(self._clock(), self._directory.longest_retention_s())
         if self._is_due("tidy", TIDY_EVERY_S):
             self._store.tidy(self._clock())

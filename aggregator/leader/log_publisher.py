@@ -48,10 +48,14 @@ class LogPublisher:
 
     def open(self) -> None:
         """Make the topics and the producer. Raises TransportUnavailable."""
+        self.make_topics()
+        self._producer = self._transport.producer()
+
+    def make_topics(self) -> None:
+        """Make those that are missing; one may have been deleted. Raises TransportUnavailable."""
         create_topics(self._transport)
         if self._letters:
             self._transport.create_topic(topics.DEAD_LETTERS, 1)
-        self._producer = self._transport.producer()
 
     def close(self) -> None:
         """Flush and let go. Raises TransportUnavailable."""

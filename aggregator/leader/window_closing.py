@@ -83,6 +83,7 @@ class LogWatch:
     def tick(self, now_s: float, lag: int | None) -> None:
         """Take how many records are left to read; None while the log does not answer."""
         self._level = lag == 0
+        self._back_s = min(self._back_s, now_s)  # of a clock that was ahead then
         if lag is None and self._last_read_s is not None:
             self._missed = True
         if self._level:

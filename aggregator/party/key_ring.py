@@ -52,10 +52,11 @@ class KeyRing:
     def pair(self, kid: bytes) -> HpkeKeyPair | None:
         return self._pairs.get(kid)
 
-    def rotate(self, now_s: float, retention_s: int) -> bool:
+    def rotate(self, now_s: float, retention_s: int, *, destroy: bool = True) -> bool:
         """Make the keys of today and, late in the day, of tomorrow; destroy past ones.
 
         now_s         of a clock that is never ahead for a moment: what is destroyed is gone
+        destroy       whether past keys are destroyed now: not by a clock that has only begun
         retention_s   how long after an epoch's end a report under it may still be answered
         Returns       whether the announcements changed
 
@@ -65,7 +66,7 @@ class KeyRing:
         days = {int(now_s) // DAY_S, (int(now_s) + AHEAD_S) // DAY_S}
         made = [self._make(day * DAY_S) for day in sorted(days)]
         needed_s = MAX_EPOCH_S + retention_s
-        gone = [p for p, key in self._files.items() if key.not_after + needed_s < now_s]
+        gone = [p for p, key in self._files.items() if destroy and key.not_after + needed_s < now_s]
         for path in gone:
             del self._pairs[key_id(self._files.pop(path).pair.public_bytes)]
             destroy_key(path)

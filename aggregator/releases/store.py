@@ -126,7 +126,7 @@ class Upkeep(Closing):
         Raises      StorageUnavailable: it could not be done, and is tried again when it is due
         """
         if self._running is None:
-            if now_s >= self._due_s:
+            if not 0 < self._due_s - now_s <= EVERY_S:
                 self._due_s = now_s + EVERY_S
                 self._running = self._threads.submit(self._compaction.run, utc(now_s).date())
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -21,7 +20,7 @@ from aggregator.party.party_start import on_signals
 from aggregator.protocol.interfaces import Checkpoint, no_checkpoint
 from aggregator.state.state_file import StateUnusable, StorageUnavailable
 from transport.kafka.kafka_aggregator import KafkaOffsets
-from transport.process.supervision import log_to_stderr
+from transport.process.supervision import SteadyTime, log_to_stderr
 from transport.process.unforeseen import keep_in, told
 from wire.topics import REPORTS
 
@@ -72,16 +71,18 @@ def run_driver(
     job: SparkJob,
     leader: LeaderPipe,
     *,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
     checkpoint: Checkpoint = no_checkpoint,
 ) -> None:
     """Read, until a signal, or until the Leader is gone.
 
+    clock       unix seconds; None: the machine's, steady
     Raises      StreamEnded, StateUnusable, StorageUnavailable, KeyFileRefused, OSError
     """
     store = SumStore(job.folder / "sums.sqlite")
     session = open_session(job.settings, job.jars)
     log = KafkaOffsets(job.log, LEADER_GROUP, REPORTS)
+    clock = clock or SteadyTime()
     runtime = SparkRuntime(leader, job.parties, store, log, clock=clock, checkpoint=checkpoint)
     on_signals(runtime.stop)
     leader.listen(runtime.stop)

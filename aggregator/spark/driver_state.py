@@ -82,7 +82,7 @@ class DriverState:
         if not self.begun:
             self.begun = True
             self._name_all()
-        if now_s - self._forgot_s >= _FORGET_EVERY_S:
+        if not 0 <= now_s - self._forgot_s < _FORGET_EVERY_S:
             self._forget(now_s)
 
     def _handle(self, command: Command) -> None:

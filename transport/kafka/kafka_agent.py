@@ -136,15 +136,18 @@ class AgentProducer(frame.BufferedProducer):
     def _send_all(
         self, client: KafkaProducer, records: Sequence[Outgoing]
     ) -> tuple[list[int], Exception | None]:
-        futures = [
-            client.send(
-                self._settings.named(record.topic),
-                record.value,
-                record.key,
-                partition=record.partition,
-            )
-            for record in records
-        ]
+        try:
+            futures = [
+                client.send(
+                    self._settings.named(record.topic),
+                    record.value,
+                    record.key,
+                    partition=record.partition,
+                )
+                for record in records
+            ]
+        except ValueError as error:  # a partition that the topic has no longer, or not yet
+            return list(range(len(records))), errors.UnknownTopicOrPartitionError(str(error))
         deadline = time.monotonic() + self._settings.timeout_s
         while True:  # a batch that the client divides is waited for by the next flush alone
             left_s = max(0.0, deadline - time.monotonic())

@@ -12,7 +12,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -421,8 +421,18 @@ class BufferedProducer(interface.BatchingProducer):
     def __init__(self, kafka: KafkaFrame[A]) -> None:
         self._known, self._forget = cache(kafka.partitions), kafka.forget_partitions
         super().__init__(self._known, kafka.settings.value_limit)
-        self._settings = kafka.settings
+        self._settings, self._places_again = kafka.settings, False
 
     def _asks_again(self) -> None:
         self._known.cache_clear()
         self._forget()
+        self._places_again = True
+
+    def _send_pending(self) -> None:
+        if self._places_again:  # a topic that was made anew may have fewer partitions
+            self._pending = [
+                replace(one, partition=interface.partition_of(one.key, self._partitions(one.topic)))
+                for one in self._pending
+            ]
+            self._places_again = False
+        super()._send_pending()

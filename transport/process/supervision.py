@@ -284,7 +284,8 @@ class SteadyTime:
         self, unix_s: Callable[[], float] = time.time, boot_s: Callable[[], float] = boot_s
     ) -> None:
         self._unix_s, self._boot_s = unix_s, boot_s
-        self._steady = SteadyOffset(int(unix_s() * 1000), int(boot_s() * 1000))
+        self._began_s = boot_s()
+        self._steady = SteadyOffset(int(unix_s() * 1000), int(self._began_s * 1000))
 
     def __call__(self) -> float:
         unix_ms, boot_ms = int(self._unix_s() * 1000), int(self._boot_s() * 1000)
@@ -293,3 +294,15 @@ class SteadyTime:
     @property
     def stepped(self) -> bool:
         return self._steady.stepped
+
+    @property
+    def stood(self) -> bool:
+        """Whether ten minutes have gone by, in which a clock wrong at the start was put right.
+
+        Nothing is destroyed for its age before: what is gone is gone.
+        """
+        return 1000 * (self._boot_s() - self._began_s) >= BELIEVED_AFTER_MS
+
+
+def has_stood(clock: Callable[[], float]) -> bool:
+    return not isinstance(clock, SteadyTime) or clock.stood

@@ -29,9 +29,19 @@ _LONGEST: Final = 200
 _MOST_CHARS: Final = 64 << 10
 _FRAME: Final = '  File "'
 _SECRETS: Final = re.compile(
-    r"""\bb(?:'[^'\n]*'|"[^"\n]*")|[\[(][-+\d.,\s]{16,}[\])]?|[A-Za-z0-9+_=-]{32,}"""
+    r"""
+    \b[bB](?:'(?:[^'\\\n]|\\.)*'?|"(?:[^"\\\n]|\\.)*"?)  # literals of bytes, also cut off
+    |[\[({](?:[-+\deE.,:\s]|nan|inf){16,}[\])}]?  # rows of numbers
+    |(?:np\.\w{1,20}\([^()\n]{0,40}\)[\])},\s]*){2,}
+    |(?=[a-z0-9+/_=-]{0,99}[A-Z])(?=[A-Za-z+/_=-]{0,99}\d)[A-Za-z0-9+/_=-]{40,}  # base64, no path
+    |[A-Za-z0-9+_=-]{32,}  # hex, too
+    |(?i:password|passwd|secret|token)["']?=(?:"[^"\n]*"|'[^'\n]*'|\S+)
+    |(?<=://)[^/\s@]+(?=@)
+    """,
+    re.VERBOSE,
 )
-"""Literals of bytes, rows of numbers, hex and base64."""
+"""Literals of bytes, rows of numbers, hex, base64 and passwords that stand beside their name."""
+_NAME: Final = re.compile(r"\d{8}T\d{6}Z-\d{9}\.txt")
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _own: Final[list[Path]] = []
 
@@ -72,7 +82,7 @@ def line(error: BaseException) -> str:
     words = _held_back("".join(found.format_exception_only())).partition("\n")[0]
     told = f"nobody foresaw this: {printable(words)[:_LONGEST]}"
     details = _details(found)
-    for folder in _folders():
+    for folder in filter(Path.is_absolute, _folders()):  # a user without a home has none
         with suppress(OSError):
             return f"{told}; details: {_write(folder, details)}"
     return f"{told}; details: {json_module.dumps(details)}"  # lost else
@@ -87,8 +97,10 @@ def _details(found: traceback.TracebackException) -> str:
     lines = "".join(chunks).splitlines()
     words = [word for word in sys.argv[1:4] if re.fullmatch(r"[a-z][a-z-]{0,19}", word)]
     now = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
-    where = f"Python {platform.python_version()}, {platform.platform()}"
-    head = f"{now} {Path(sys.argv[0]).name} {' '.join(words)}, {where}"
+    system = os.uname()  # `platform.platform` runs a program
+    where = f"Python {platform.python_version()}, {system.sysname} {system.release}"
+    name = printable(Path(sys.argv[0]).name)
+    head = f"{now} {name} {' '.join(words)}, {where} {system.machine}"
     text = "\n".join([head, *(printable(line.rstrip())[:_LONGEST] for line in lines)])
     half = _MOST_CHARS // 2  # the first cause and the last frames
     return text if len(text) <= _MOST_CHARS else f"{text[:half]}\n...\n{text[-half:]}"
@@ -118,11 +130,17 @@ def _write(above: Path, details: str) -> Path:
         if os.fstat(handle).st_uid != os.geteuid():
             raise PermissionError(f"{folder} is another user's")
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{time.time_ns() % 10**9:09}.txt"
+        # What is there already, and ours: by a clock that was set back the new one is no newer.
+        names = sorted(filter(_NAME.fullmatch, os.listdir(handle)))  # noqa: PTH208  (it is open)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=handle), "w", encoding="utf-8") as file:
-            file.write(details + "\n")
-        names = sorted(os.listdir(handle))  # noqa: PTH208  (of the folder that is open)
-        for old in names[:-MOST_FILES]:
+            try:
+                file.write(details + "\n")
+                file.flush()
+            except OSError:  # a full disk keeps no empty ones either
+                os.unlink(name, dir_fd=handle)
+                raise
+        for old in names[: max(0, len(names) + 1 - MOST_FILES)]:
             with suppress(OSError):
                 os.unlink(old, dir_fd=handle)
     finally:

@@ -57,6 +57,13 @@ def test_leader_that_comes_back_holds_as_after_an_outage() -> None:
     assert watch.resent_s == 501 + RESEND_S
 
 
+def test_clock_that_is_set_back_holds_nothing_for_as_long_as_it_was_ahead() -> None:
+    watch = LogWatch(resumed=True)
+    watch.tick(11_300, 0)
+    watch.tick(500, 0)
+    assert watch.resent_s == 500 + RESEND_S
+
+
 def test_first_leader_of_a_fleet_holds_nothing() -> None:
     watch = LogWatch()
     watch.tick(500, None)

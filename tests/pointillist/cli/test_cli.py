@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -318,13 +319,36 @@ def test_what_nobody_foresaw_is_one_line_and_a_file_without_secrets(
         assert secret not in kept + said
 
 
-def test_details_are_bounded_in_number(failing: Callable[..., Path]) -> None:
+@pytest.mark.parametrize(
+    "secret",
+    [
+        repr(bytes(range(256))),
+        repr(bytes(range(30, 50)))[:-3],
+        f"{'ab/' * 3}{'Q7' * 8}/{'cd9' * 6}",
+        repr([1.5e-05, 2.25e10, 3.125e-07]),
+        repr({1: 22, 2: 33, 3: 44, 4: 55}),
+        repr([np.float64(0.25), np.float64(0.5)]),
+        "password=abc",
+    ],
+)
+def test_nothing_of_a_secret_is_in_a_line(secret: str) -> None:
+    said = unforeseen._held_back(f"no room for {secret}")
+    assert said.removeprefix("no room for ").strip("[(held back)]") == ""
+
+
+def test_details_are_bounded_in_number(
+    failing: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = failing()
     first = next(folder.iterdir())
+    (folder / "note").touch()
     for _ in range(unforeseen.MOST_FILES):
         failing()
-    assert len(list(folder.iterdir())) == unforeseen.MOST_FILES
+    assert len(list(folder.iterdir())) == unforeseen.MOST_FILES + 1
     assert not first.exists()
+    monkeypatch.setattr(time, "gmtime", lambda: time.struct_time((1970, 1, 1, 0, 0, 0, 3, 1, 0)))
+    failing()
+    assert sum(file.name.startswith("1970") for file in folder.iterdir()) == 1
 
 
 @pytest.mark.root
