@@ -75,7 +75,7 @@ def test_outage_over_midnight_leaves_hosts_with_the_next_days_keys(start: Start)
     """Sealing keys are a day's; nothing comes from the log while that day begins."""
     fleet = start(window_s=WINDOW_S, windows=18, first=T0 + 21 * 3600)
     fleet.run_to(fleet.first, step_s=900)
-    fleet.run_to(fleet.first + WINDOW_S + 60, step_s=20)
+    fleet.run_to(fleet.first + WINDOW_S + 20, step_s=20)
     fleet.line.cut = True
     sent = [agent.tally.published for agent in fleet.agents]
     fleet.run_to(T0 + 26 * 3600 + 1800, step_s=240)
@@ -91,9 +91,9 @@ def test_outage_of_a_day_loses_what_expired_on_the_hosts_and_counts_it(tmp_path:
     """Reports older than six hours are given up by their hosts, which say so; the rest comes."""
     windows = 26
     fleet = FaultFleet(tmp_path, window_s=3600, windows=windows)
-    fleet.run_to(fleet.first + 3700, step_s=60)
+    fleet.run_to(fleet.first + 3610, step_s=60)
     fleet.line.cut = True
-    fleet.run_to(fleet.first + 3700 + 86_400, step_s=600)
+    fleet.run_to(fleet.first + 3610 + 86_400, step_s=600)
     fleet.line.cut = False
     fleet.run_to(fleet.end_s + 300, step_s=30)
     verdict = fleet.judge()
