@@ -86,6 +86,8 @@ def no_node_is_left() -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     _configs.append(config)
+    # What commands keep of a user's lies beside the environment, and not in this user's home.
+    os.environ.setdefault("XDG_STATE_HOME", str(config.rootpath / ".venv" / "state"))
     gc.disable()  # Next to nothing of what is collected is ever garbage.
 
 
