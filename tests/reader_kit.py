@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ MANY_RETRIES = Quotas(retries=1000)
 class OneProcess(Fleet):
     """A Leader whose own loop reads the same kind of log."""
 
-    make_leader: Callable[..., Leader] = partial(Leader, quotas=MANY_RETRIES)
+    make_leader = staticmethod(partial(Leader, quotas=MANY_RETRIES))
 
     def __init__(self, world: World, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

@@ -41,7 +41,7 @@ def fleet_with(world: World, folder: Path, quotas: Quotas) -> Fleet:
     """A fleet whose Leader has these quotas; its epochs are open."""
 
     class Bounded(Fleet):
-        make_leader = partial(Leader, quotas=quotas)
+        make_leader = staticmethod(partial(Leader, quotas=quotas))
 
     fleet = Bounded(world, folder)
     fleet.send_epochs(open_epochs(world))
