@@ -9,6 +9,7 @@ import dataclasses
 import json as json_module
 import os
 import re
+import stat
 import sys
 import textwrap
 import webbrowser
@@ -269,8 +270,11 @@ def die(error: CommandError, json: bool = False) -> NoReturn:
 
 def need_file(path: Path, what: str, hint: str) -> Path:
     """The path of a file that must be there; else an error that names what it should be."""
-    if not path.is_file():
-        found = "is no file" if path.exists() else "there is no such file"
+    try:
+        found = "" if stat.S_ISREG(path.stat().st_mode) else "is no file"  # PermissionError is told
+    except (FileNotFoundError, NotADirectoryError):
+        found = "there is no such file"
+    if found:
         raise usage_error(f"{path}: expected {what}, {found}", hint)
     return path
 
