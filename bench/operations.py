@@ -3,8 +3,7 @@
 `field` runs scripts of what people reported elsewhere, each of which prints `N of M right`; they
 lie in `shared/repro/field-b` beside the checkout. `own` runs tests of further cases, which
 CASES names. `anew` counts the records that a deleted topic's readers lose of the one made in its
-place. `versions` takes the newest run of the quick tests with the lowest versions that
-pyproject.toml allows: `make test-all` makes it.
+place. `versions` runs the quick tests with the lowest versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -200,7 +199,17 @@ def _lost(factory: KafkaFactory) -> int:
     return len(wanted - found)
 
 
-def versions(_kept: Parts) -> Measured:
-    found = json.loads(summary_file("lowest").read_text())
+def versions(kept: Parts) -> Measured:
+    """Run the quick tests in the environment that scripts/versions.sh makes."""
+    found = kept.get("versions", _at_lowest)
     name = "quick_tests_failed_at_lowest_versions"
-    return Measured([Figure(name, found["failed"], "tests", 0)])
+    return Measured(
+        [Figure(name, found["failed"], "tests", 0)], {"lowest_versions_tests": found["tests"]}
+    )
+
+
+def _at_lowest() -> Part:
+    subprocess.run([ROOT / "scripts" / "versions.sh"], check=True)
+    lowest = ROOT / ".venv-lowest" / "bin" / "python"
+    subprocess.run([lowest, "-m", "scripts.run_tests", "--quick"], cwd=ROOT, check=False)
+    return dict(json.loads(summary_file("quick").read_text()))
