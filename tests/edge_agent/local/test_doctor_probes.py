@@ -95,6 +95,7 @@ def test_doctor_names_the_capability_that_is_missing() -> None:
     assert "CAP_PERFMON" not in (counting.do or "")
 
 
+@pytest.mark.root
 def test_doctor_says_how_an_older_kernel_attaches_and_with_which_right() -> None:
     """By perf events: no uprobe_multi, as before Linux 6.6."""
     older = partial(CallProbes, way=lambda: UprobeWay.EVENTS, load=lambda: "libbpf")
