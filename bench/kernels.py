@@ -100,15 +100,13 @@ def _functions(elf: ELFFile) -> Iterator[Any]:
     yield from (one for one in table.iter_symbols() if one["st_info"]["type"] == "STT_FUNC")
 
 
-def look() -> dict[str, Any]:
-    """Load each program alone, count what is known, ask the doctor, seal a report: here and now."""
+def loaded_programs() -> dict[str, Any]:
+    """Load each program of each object alone; say which lack a hook, and why others are refused."""
     refused: dict[str, str] = {}
     loaded, without_hook = 0, []
-    begun_s = time.monotonic()
-    took: dict[str, float] = {}
     for name in _OBJECTS:
-        image = (ROOT / "bpf" / "objects" / name).read_bytes()
-        programs = list(_programs(ROOT / "bpf" / "objects" / name))
+        path = ROOT / "bpf" / "objects" / name
+        image, programs = path.read_bytes(), list(_programs(path))
         for program in programs:
             reason = _refusal(image, program, [one for one in programs if one != program])
             hook = ebpf_tables.PROGRAMS.get(program)
@@ -118,13 +116,15 @@ def look() -> dict[str, Any]:
                 without_hook.append(program)
             else:
                 refused[program] = reason
+    return {"loaded": loaded, "without_hook": without_hook, "refused": refused}
+
+
+def look() -> dict[str, Any]:
+    """Load each program alone, count what is known, ask the doctor, seal a report: here and now."""
+    begun_s = time.monotonic()
+    took: dict[str, float] = {}
+    seen: dict[str, Any] = {"release": platform.release(), **loaded_programs()}
     parts = {"counting": _as_agent, "host": _host, "doctor": _doctor, "agent": _agent}
-    seen: dict[str, Any] = {
-        "release": platform.release(),
-        "loaded": loaded,
-        "without_hook": without_hook,
-        "refused": refused,
-    }
     for name, part in parts.items():
         took[name] = round(time.monotonic() - begun_s, 1)
         seen[name] = part()

@@ -18,13 +18,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kernels import _OBJECTS, _programs, _refusal
+from bench.kernels import loaded_programs
 from bench.parts import Measured, Parts
 from bench.record import ROOT, Figure
 from collectors.binaries.elf_file import ElfFile
 from collectors.boot_clock import boottime_ns
-from collectors.bpf.libbpf import kernel_has_hook
-from collectors.ebpf import ebpf_tables
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
@@ -135,26 +133,10 @@ def _seen(kernel: Mapping[str, str]) -> dict[str, Any]:
 
 def look() -> dict[str, Any]:
     """Load each program alone, and count the launches of each runtime, here and now."""
-    refused: dict[str, str] = {}
-    loaded, without_hook = 0, []
-    for name in _OBJECTS:
-        path = ROOT / "bpf" / "objects" / name
-        programs = list(_programs(path))
-        for program in programs:
-            why = _refusal(path.read_bytes(), program, [one for one in programs if one != program])
-            hook = ebpf_tables.PROGRAMS.get(program)
-            if why is None:
-                loaded += 1
-            elif hook is not None and not kernel_has_hook(hook):
-                without_hook.append(program)
-            else:
-                refused[program] = why
     return {
         "release": platform.release(),
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),
-        "loaded": loaded,
-        "without_hook": without_hook,
-        "refused": refused,
+        **loaded_programs(),
         "launches": {
             f"CUDA {cuda}{', static' * static}": _counted(runtime, static)
             for (runtime, cuda), static in product(RUNTIMES.items(), (False, True))

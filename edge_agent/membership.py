@@ -18,6 +18,7 @@ from typing import Final
 from privacy.sealing import seal_message
 from privacy.signing import SigningKey, verify
 from transport.files.keyfiles import (
+    NEW_ID,
     HostKey,
     KeyFileAbsent,
     KeyFileRefused,
@@ -60,8 +61,7 @@ _KEYS_WAIT_S: Final = 5.0
 
 
 _NO_COPY: Final = (
-    "where this is a copy, give it a machine id first (`rm -f /etc/machine-id "
-    "/var/lib/dbus/machine-id && systemd-machine-id-setup`). Else a new key takes this one's "
+    f"where this is a copy, give it a machine id first ({NEW_ID}). Else a new key takes this one's "
     "place: `pointillist agent rekey`"
 )
 _MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}

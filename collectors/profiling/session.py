@@ -171,12 +171,12 @@ class Target:
         except OSError:
             raise _none_such(self.pid) from None
 
-    def gpu_files(self) -> Iterator[str]:
-        """Yield a path to each mapped file that has code for GPUs, good until the next."""
+    def gpu_files(self) -> Iterator[tuple[str, str]]:
+        """Yield (path, build id) of mapped files that have code for GPUs, good until the next."""
         for module in {module.file: module for module in self.modules}.values():
             with self._opened(module) as (path, elf):
                 if elf is not None and elf.has_device_code:
-                    yield path
+                    yield path, elf.build_id
 
     def _build_id(self, module: Module) -> str:
         with self._opened(module) as (_, elf):
@@ -264,8 +264,8 @@ class ProfileSession:
                 f"library mapped{remark}",
                 "start the profile once the program has loaded its GPU library",
             )
-        for path in self.target.gpu_files():
-            self._read_names(path)
+        for path, build_id in self.target.gpu_files():
+            self._read_names(path, build_id)
         self.begun_ns, self._unix_ns = boottime_ns(), time.time_ns()
         self._programs.sample(self.target.process, True, self._stacks)
         self._times.start(self.begun_ns)
@@ -308,10 +308,10 @@ class ProfileSession:
     def close(self) -> None:
         self._closing.close()
 
-    def _read_names(self, path: str) -> None:
+    def _read_names(self, path: str, build_id: str) -> None:
         """Wait until it is known which kernels a file registers: calls are named as they come."""
         until_s = time.monotonic() + _MOST_READ_S
-        while self._namer.launches(path) is None and time.monotonic() < until_s:
+        while self._namer.launches(path, build_id) is None and time.monotonic() < until_s:
             time.sleep(0.02)
 
     def _look(self) -> None:

@@ -88,6 +88,7 @@ class LoadedFile:
         kinds, relative = _FILLED[self.machine]
         kind = (rows["info"] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self._by_symbol = rows[among(kind, ascending(kinds))]
+        self._symbol_of = (self._by_symbol["info"] >> np.uint64(32)).astype(np.int64)
         moved = rows[kind == relative]
         moved = moved[np.argsort(moved["offset"], kind="stable")]
         self._moved_at, self._moved_to = moved["offset"].copy(), moved["addend"].copy()
@@ -162,8 +163,7 @@ class LoadedFile:
             text = raw.partition(b"\0")[0].decode("ascii", "replace")
             if text in wanted:
                 names[row] = text
-        rows = (self._by_symbol["info"] >> np.uint64(32)).astype(np.int64)
-        places = self._by_symbol["offset"]
+        rows, places = self._symbol_of, self._by_symbol["offset"]
         named_rows = among(rows, ascending(names)) & (places < np.uint64(USER_SPACE))
         return {int(places[at]): names[int(rows[at])] for at in np.flatnonzero(named_rows).tolist()}
 
@@ -283,7 +283,7 @@ class LoadedFile:
         """Give the dynamic symbols that relocations name: their number stands nowhere else."""
         if not len(self._by_symbol) or _SYMBOLS not in self._dynamic:
             return np.zeros(0, _SYMBOL)
-        count = int(self._by_symbol["info"].max() >> np.uint64(32)) + 1
+        count = int(self._symbol_of.max()) + 1
         if count > _MOST_SYMBOLS:
             raise ElfError(f"expected at most {_MOST_SYMBOLS} symbols, got {count}")
         return self._table(self._dynamic[_SYMBOLS], count * _SYMBOL.itemsize, _SYMBOL)
@@ -291,8 +291,7 @@ class LoadedFile:
     def _filled_by_symbol(self) -> dict[int, int]:
         if not len(self._symbols):
             return {}
-        rows = (self._by_symbol["info"] >> np.uint64(32)).astype(np.int64)
-        values = self._symbols["value"][rows]
+        values = self._symbols["value"][self._symbol_of]
         kept = (values != 0) & (values < np.uint64(USER_SPACE))
         there = self._by_symbol["offset"][kept].tolist()
         added = values[kept].astype(np.int64) + self._by_symbol["addend"][kept]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.binaries.elf import ElfError
-from transport.process.foreign import libc
-from transport.process.privileges import give_up_capabilities
+from transport.process.privileges import give_up_capabilities, harden
 
 from .host_stubs import read_stubs
 from .stub_table import pack
@@ -26,7 +25,6 @@ _MOST_MEMORY: Final = 320 << 20
 unit and its container have 512 MiB for both: a stranger's file must not end the agent."""
 _FIRST_TO_END: Final = "1000"
 _NICE: Final = 10
-_PR_SET_NO_NEW_PRIVS: Final = 38
 
 READ, REFUSED = b"+", b"-"
 
@@ -39,9 +37,9 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_END, encoding="ascii")
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
-    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
         resource.setrlimit(limit, (0, 0))
-    libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    harden()
     try:
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as file:
             answer = READ + pack(read_stubs(file))

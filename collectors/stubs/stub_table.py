@@ -12,6 +12,7 @@ import numpy as np
 from collectors.binaries.proc_maps import Module
 
 from .host_stubs import CodePart, HostStubs
+from .loaded_file import Numbers
 
 MOST_PACKED: Final = 16 << 20
 _MOST_BYTES: Final = 48 << 20
@@ -36,6 +37,11 @@ def pack(stubs: HostStubs) -> bytes:
     columns = (hosts, ends, returns, [number[stubs.returns[place]] for place in returns])
     body = b"".join(np.array(column, "<i8").tobytes() for column in columns)
     return zlib.compress(json.dumps(head).encode() + b"\n" + body + b"".join(texts))
+
+
+def _place(ascending: Numbers, wanted: int) -> int | None:
+    at = int(np.searchsorted(ascending, wanted))
+    return at if at < len(ascending) and int(ascending[at]) == wanted else None
 
 
 class StubTable:
@@ -82,15 +88,13 @@ class StubTable:
 
     def name(self, address: int) -> str | None:
         """Give the kernel of a host stub."""
-        at = int(np.searchsorted(self._hosts, address))
-        known = at < len(self._hosts) and int(self._hosts[at]) == address
-        return self._text(at) if known else None
+        at = _place(self._hosts, address)
+        return None if at is None else self._text(at)
 
     def launched(self, returns_to: int) -> str | None:
         """Give the kernel whose stub's launch returns to an address."""
-        at = int(np.searchsorted(self._returns, returns_to))
-        known = at < len(self._returns) and int(self._returns[at]) == returns_to
-        return self._text(int(self._stubs_of[at])) if known else None
+        at = _place(self._returns, returns_to)
+        return None if at is None else self._text(int(self._stubs_of[at]))
 
     def bias(self, module: Module) -> int | None:
         """Give how far above its own addresses the file of a module was loaded."""

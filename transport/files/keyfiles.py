@@ -47,10 +47,8 @@ _OF_IMAGES: Final = frozenset({
     "9989a26f06984d6dbadc01770f018e3b",  # HypriotOS before 1.7
 })  # fmt: skip
 """Ids that came with an image: whoever runs it has the same one."""
-_NEW_ID: Final = (
-    "`rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup` makes one, and a "
-    "container has its host's file mounted"
-)
+NEW_ID: Final = "`rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup`"
+_NEW_ID: Final = f"{NEW_ID} makes one, and a container has its host's file mounted"
 _CHANGED: Final = (
     "set host.gpu_uuids right, or, where its GPUs were changed, have a new key enrolled in the old "
     "one's place (`pointillist agent rekey` carries the ledger on)"
